@@ -1,0 +1,1 @@
+//! The custom resources of muster.dev, their labels and conditions.

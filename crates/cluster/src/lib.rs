@@ -1,0 +1,1 @@
+//! From watch events to engine state, synchronously.

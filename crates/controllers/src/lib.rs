@@ -1,0 +1,1 @@
+//! Reconcilers and the executor: the only writers.

@@ -1,0 +1,1 @@
+//! Pure state machines, rank layouts and launch environments.

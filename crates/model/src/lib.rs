@@ -1,0 +1,1 @@
+//! Ids, quantities, topology, pod shapes, gangs, plans and reasons.

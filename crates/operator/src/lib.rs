@@ -1,0 +1,1 @@
+//! The muster binary: run, crds, simulate.
