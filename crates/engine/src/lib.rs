@@ -1,1 +1,100 @@
-//! The placement engine: a pure function from a state to a plan and a report.
+//! The placement engine: a pure function from a state to placements and reasons.
+//!
+//! ```text
+//!   Event ──apply──▶ state (nodes, use, gangs, index) ──decide──▶ Decision::{Place, Refuse}
+//! ```
+
+use muster_model::{
+    Gang, Millis, Node, NodeName, ObjectKey, Reason, Resources, Topology, Uid, plan::Placement,
+};
+
+/// What changed. Events are idempotent: the same event twice is the same as once.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The levels of the tree.
+    Topology(Topology),
+    /// A node appeared or changed.
+    Node(Node),
+    /// A node is gone.
+    NodeGone(NodeName),
+    /// Something that is in no gang's plan uses a node: a foreign pod, or one of ours that is leaving or lost.
+    /// `requests` includes 1 of `pods`.
+    Use {
+        /// Identity of the user (a pod's UID).
+        id: String,
+        /// Node it is on (the node need not be known yet).
+        node: NodeName,
+        /// What it uses.
+        requests: Resources,
+    },
+    /// That use ended.
+    UseGone {
+        /// Identity as given in `Use`.
+        id: String,
+    },
+    /// A gang appeared or changed (its plan included).
+    Gang(Gang),
+    /// A gang is gone.
+    GangGone(ObjectKey),
+}
+
+/// How a placement came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// From nothing.
+    Fresh,
+    /// Lost units went to other nodes; all others stay where they are.
+    Replaced,
+    /// Lost units were dropped; the others stay and are still a valid count.
+    Shrunk,
+    /// Neither was possible: the whole gang goes elsewhere.
+    Moved,
+}
+
+/// What the engine decided for one gang.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// Place it so. The engine holds the capacity from now on, until a `Gang` event of the same key says otherwise.
+    Place {
+        /// Which gang.
+        key: ObjectKey,
+        /// Its UID.
+        uid: Uid,
+        /// Where.
+        placement: Placement,
+        /// How.
+        how: How,
+    },
+    /// It cannot be placed now.
+    Refuse {
+        /// Which gang.
+        key: ObjectKey,
+        /// Its UID.
+        uid: Uid,
+        /// Why, with the nearest miss.
+        reason: Reason,
+    },
+}
+
+/// The engine.
+#[derive(Debug, Default)]
+pub struct Engine {}
+
+impl Engine {
+    /// An empty cluster with the default topology.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes in a change. O(depth of the tree) for nodes and use.
+    pub fn apply(&mut self, event: Event) {
+        let _ = event;
+    }
+
+    /// Decides for gangs that wait or want replacement, in order of priority, age and key, at most `limit` of them
+    /// in this call. A gang is looked at again only when something changed that could help it.
+    pub fn decide(&mut self, now: Millis, limit: usize) -> Vec<Decision> {
+        let _ = (now, limit);
+        Vec::new()
+    }
+}

@@ -1,0 +1,243 @@
+//! Every refusal is one of these. The condition, the event, the metric label and the CLI's answer come from here.
+
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt};
+
+use crate::Resources;
+
+/// Why a node takes no pod of a shape; the first that applies, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum NodeRefusal {
+    /// Ready is not True.
+    NotReady,
+    /// Cordoned.
+    Cordoned,
+    /// It refused pods of this gang lately.
+    Avoided,
+    /// The node's labels are not of the accelerator class.
+    OtherClass,
+    /// A taint is not tolerated.
+    Tainted,
+    /// The node selector or required affinity does not match.
+    Selector,
+    /// Even empty the node is too small for one pod.
+    TooSmall,
+    /// It is large enough, but other pods use it.
+    Busy,
+}
+
+impl NodeRefusal {
+    /// Words for people: "3 cordoned".
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::NotReady => "not ready",
+            Self::Cordoned => "cordoned",
+            Self::Avoided => "refused its pods lately",
+            Self::OtherClass => "without an allowed accelerator",
+            Self::Tainted => "tainted",
+            Self::Selector => "excluded by node selector or affinity",
+            Self::TooSmall => "too small",
+            Self::Busy => "in use",
+        }
+    }
+}
+
+/// A domain that comes near, and what it lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainMiss {
+    /// Level of the domain.
+    pub level: String,
+    /// Its path from the outermost level, joined by `/`.
+    pub domain: String,
+    /// Pods of the wanted kind that fit there now.
+    pub pods: u32,
+    /// Pods that are wanted there.
+    pub wanted: u32,
+}
+
+impl fmt::Display for DomainMiss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} has room for {} of {} pods", self.level, self.domain, self.pods, self.wanted)
+    }
+}
+
+/// Why a gang is not placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// The specification contradicts itself or names something that does not exist.
+    Invalid {
+        /// Path of the field, such as `spec.parallelism.tensor`.
+        field: String,
+        /// What is wrong.
+        message: String,
+        /// What to change.
+        remedy: String,
+    },
+    /// The queue does not exist.
+    QueueUnknown {
+        /// Its name.
+        queue: String,
+    },
+    /// No node of the cluster would take one pod, were it empty.
+    NoNodeFits {
+        /// Role whose pod fits nowhere.
+        role: String,
+        /// What one pod asks.
+        request: Resources,
+        /// How many nodes refuse for which reason.
+        nodes: BTreeMap<NodeRefusal, u32>,
+    },
+    /// Even in an empty cluster no domain is large enough for a block that must stay together.
+    SegmentTooLarge {
+        /// Role.
+        role: String,
+        /// Block size in pods.
+        pods: u32,
+        /// Level whose domain it must lie in.
+        level: String,
+        /// The largest domain, and how many pods it could take empty.
+        largest: Option<DomainMiss>,
+    },
+    /// It would fit an empty cluster, but fewer units fit than the minimum now.
+    InsufficientCapacity {
+        /// Role that falls short.
+        role: String,
+        /// Units that fit now.
+        fits: u32,
+        /// Units needed.
+        min: u32,
+        /// Units that the cluster would hold, were it empty.
+        empty: u32,
+        /// Level at which most is lost to blocks that must stay together; `None` when there is simply too little.
+        level: Option<String>,
+        /// The domains nearest to holding one more block.
+        nearest: Vec<DomainMiss>,
+        /// How many nodes refuse for which reason.
+        nodes: BTreeMap<NodeRefusal, u32>,
+    },
+    /// A search gave up within its budget. It does not mean that no placement exists.
+    NotFound {
+        /// States looked at.
+        states: u64,
+    },
+    /// The API server refused a pod of the plan: quota, limits, Pod Security or a webhook.
+    PodRefused {
+        /// What the server said.
+        message: String,
+    },
+    /// The namespace's quota has no room for the gang's minimum.
+    QuotaExceeded {
+        /// Name of the ResourceQuota.
+        quota: String,
+        /// Resource that is short.
+        resource: String,
+        /// What is left.
+        left: i64,
+        /// What the minimum needs.
+        needed: i64,
+    },
+}
+
+impl Reason {
+    /// A stable CamelCase word for conditions, events and metric labels.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Invalid { .. } => "Invalid",
+            Self::QueueUnknown { .. } => "QueueUnknown",
+            Self::NoNodeFits { .. } => "NoNodeFits",
+            Self::SegmentTooLarge { .. } => "SegmentTooLarge",
+            Self::InsufficientCapacity { .. } => "InsufficientCapacity",
+            Self::NotFound { .. } => "NotFound",
+            Self::PodRefused { .. } => "PodRefused",
+            Self::QuotaExceeded { .. } => "QuotaExceeded",
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Invalid { remedy, .. } => remedy.clone(),
+            Self::QueueUnknown { queue } => format!("create Queue {queue:?} or name another in spec.queue"),
+            Self::NoNodeFits { .. } => {
+                "lower the pod's requests, allow another accelerator class, or add nodes that fit".into()
+            }
+            Self::SegmentTooLarge { level, .. } => {
+                format!(
+                    "make the block smaller, or allow a level outside {level}, or make the rule Preferred"
+                )
+            }
+            Self::InsufficientCapacity { level: Some(level), .. } => format!(
+                "it runs when a {level} has room; a Preferred rule at {level} or a smaller minimum would run sooner"
+            ),
+            Self::InsufficientCapacity { .. } => {
+                "it runs when capacity is freed; a smaller minimum would run sooner".into()
+            }
+            Self::NotFound { .. } => "free capacity or simplify the gang's rules".into(),
+            Self::PodRefused { .. } => {
+                "mend what the message names; it is tried again with growing delays".into()
+            }
+            Self::QuotaExceeded { quota, resource, .. } => {
+                format!("raise {resource} in ResourceQuota {quota:?} or lower the minimum")
+            }
+        }
+    }
+}
+
+/// "3 cordoned, 12 in use".
+fn tally(nodes: &BTreeMap<NodeRefusal, u32>) -> String {
+    let parts: Vec<String> =
+        nodes.iter().map(|(refusal, count)| format!("{count} {}", refusal.words())).collect();
+    if parts.is_empty() { "no nodes".into() } else { parts.join(", ") }
+}
+
+/// "cpu 4000m, nvidia.com/gpu 8": a request for people.
+fn amounts(request: &Resources) -> String {
+    let parts: Vec<String> = request
+        .0
+        .iter()
+        .filter(|(name, amount)| **amount > 0 && *name != crate::resources::PODS)
+        .map(|(name, amount)| match name.as_str() {
+            crate::resources::CPU => format!("cpu {amount}m"),
+            crate::resources::MEMORY => format!("memory {}Mi", (*amount + (1 << 20) - 1) >> 20),
+            _ => format!("{name} {amount}"),
+        })
+        .collect();
+    if parts.is_empty() { "nothing".into() } else { parts.join(", ") }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid { field, message, .. } => write!(f, "{field}: {message}"),
+            Self::QueueUnknown { queue } => write!(f, "queue {queue:?} does not exist"),
+            Self::NoNodeFits { role, request, nodes } => {
+                write!(f, "no node can take a {role} pod ({}): {}", amounts(request), tally(nodes))
+            }
+            Self::SegmentTooLarge { role, pods, level, largest } => {
+                write!(
+                    f,
+                    "blocks of {pods} {role} pods must lie in one {level}, and none is large enough even when empty"
+                )?;
+                largest
+                    .as_ref()
+                    .map_or(Ok(()), |miss| write!(f, "; the largest, {}, takes {}", miss.domain, miss.pods))
+            }
+            Self::InsufficientCapacity { role, fits, min, empty, level, nearest, nodes } => {
+                write!(f, "{fits} of at least {min} {role} units fit now ({empty} in an empty cluster)")?;
+                if let Some(level) = level {
+                    write!(f, "; room is too scattered over {level}s")?;
+                }
+                if let Some(miss) = nearest.first() {
+                    write!(f, "; nearest: {miss}")?;
+                }
+                write!(f, "; nodes: {}", tally(nodes))
+            }
+            Self::NotFound { states } => write!(f, "no placement found in {states} states of the search"),
+            Self::PodRefused { message } => write!(f, "the API server refused a pod: {message}"),
+            Self::QuotaExceeded { quota, resource, left, needed } => write!(
+                f,
+                "ResourceQuota {quota:?} has {left} of {resource} left, the gang's minimum needs {needed}"
+            ),
+        }
+    }
+}
