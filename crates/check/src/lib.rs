@@ -1,1 +1,161 @@
 //! The oracle: validates any plan from first principles, sharing no code with the engine.
+//!
+//! ```text
+//!   Snapshot { topology, nodes, uses, gangs with plans, pods } ──check──▶ Vec<Violation>     (tests, simulation,
+//!   one decision { gang, Placement } over nodes and uses ──check_placement──▶ Vec<Violation>  before evictions)
+//! ```
+//!
+//! It is slow on purpose: it recomputes every domain from labels and every sum from its parts, and keeps nothing
+//! between calls. An empty answer means that no invariant is broken:
+//!
+//! - I1: no device, core, byte or pod slot of a node is promised twice.
+//! - I2: a pod exists only for a placed gang, on its planned node, in its unit's incarnation, once.
+//! - I3: a gang has no unit or an allowed number of them, each complete.
+//! - I4: Required segments and a Required `within` hold; a unit lies on nodes of its accelerator class.
+//!
+//! I5 to I8 speak of queues, victims, restart budgets and time, which a snapshot of placements does not hold.
+//!
+//! **Domains.** A node's value at a level is the first of the level's label keys that it carries. Two nodes share a
+//! domain when both carry the same value there and agree (equal values, or both without) at every level outside it.
+//! A node without a value is its own domain at that level.
+
+mod capacity;
+mod domains;
+mod placement;
+mod pods;
+mod violation;
+
+use std::collections::BTreeMap;
+
+use muster_model::{
+    Gang, GangState, Node, NodeName, Resources, Topology, Uid, UnitId,
+    plan::{Placement, Plan},
+};
+
+pub use placement::check_constraints;
+pub use violation::{Claimant, Invariant, Slot, Violation};
+
+/// Something that uses a node and stands in no plan: a foreign pod, one of ours that is leaving or lost, or (for
+/// [`check_placement`]) the plan entries of other gangs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// Node it is on.
+    pub node: NodeName,
+    /// What it uses, 1 of `pods` included.
+    pub requests: Resources,
+}
+
+/// One of our pods, as far as the invariants need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodView {
+    /// Its UID; a [`Use`] under the same id is the same thing and is not counted again.
+    pub uid: String,
+    /// Namespace and name, for messages.
+    pub name: String,
+    /// Node it is bound to; `None` before it is bound.
+    pub node: Option<NodeName>,
+    /// UID of the gang that owns it.
+    pub gang: Uid,
+    /// Unit it belongs to.
+    pub unit: UnitId,
+    /// The incarnation it was made in.
+    pub incarnation: u64,
+    /// Position in the unit, from 0.
+    pub index: u32,
+    /// Succeeded or Failed: it uses nothing any more.
+    pub terminal: bool,
+    /// It has a deletion time stamp.
+    pub leaving: bool,
+    /// max(spec, allocatedResources), 1 of `pods` included.
+    pub requests: Resources,
+}
+
+/// Everything that the invariants speak of, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Levels of the tree.
+    pub topology: Topology,
+    /// All nodes.
+    pub nodes: Vec<Node>,
+    /// Identity (a pod's UID) → use.
+    pub uses: BTreeMap<String, Use>,
+    /// All gangs, with their plans.
+    pub gangs: Vec<Gang>,
+    /// All pods of gangs, those that are leaving, finished or orphaned included.
+    pub pods: Vec<PodView>,
+}
+
+/// The plan that a gang holds, if any.
+fn plan_of(gang: &Gang) -> Option<&Plan> {
+    match &gang.state {
+        GangState::Holding(plan) | GangState::Replan { plan, .. } => Some(plan),
+        GangState::Inactive | GangState::Waiting => None,
+    }
+}
+
+/// A plan without generation and incarnations, as [`check_placement`] judges it.
+fn placement_of(plan: &Plan) -> Placement {
+    Placement {
+        units: plan.units.iter().map(|unit| unit.placed.clone()).collect(),
+        spares: plan.spares.clone(),
+    }
+}
+
+/// All violations of I1 to I4 in a snapshot; none when all is well.
+///
+/// Nodes of a plan that are gone are no violation: replacing them takes time. Node constraints (selectors, taints,
+/// cordons) are not judged here, since they may change under a running pod; see [`check_constraints`].
+pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
+    let nodes = by_name(&snapshot.nodes);
+    let mut found = capacity::overcommitted(snapshot, &nodes);
+    found.extend(pods::misplaced(snapshot));
+    for gang in &snapshot.gangs {
+        if let Some(plan) = plan_of(gang) {
+            let placement = placement_of(plan);
+            found.extend(placement::counts(gang, &placement));
+            found.extend(placement::togetherness(&snapshot.topology, &nodes, gang, &placement));
+            found.extend(placement::classes(&nodes, gang, &placement));
+        }
+    }
+    found
+}
+
+/// All violations of one decision: counts, segments, classes, capacity next to `uses` (which must hold the plan
+/// entries of all other gangs, but not this gang's own; see [`plan_uses`]), and the constraints of nodes for every
+/// unit that is not where it was before.
+pub fn check_placement(
+    nodes: &[Node],
+    topology: &Topology,
+    uses: &BTreeMap<String, Use>,
+    gang: &Gang,
+    placement: &Placement,
+) -> Vec<Violation> {
+    let nodes = by_name(nodes);
+    let mut found = placement::counts(gang, placement);
+    found.extend(placement::unknown_nodes(&nodes, gang, placement));
+    found.extend(placement::togetherness(topology, &nodes, gang, placement));
+    found.extend(placement::classes(&nodes, gang, placement));
+    found.extend(capacity::next_to(uses, &nodes, gang, placement));
+    found.extend(placement::constraints(&nodes, gang, placement));
+    found
+}
+
+/// What a placement of a gang uses, one [`Use`] a pod or spare, under ids that no pod has: for the `uses` of
+/// [`check_placement`] of another gang.
+pub fn plan_uses(nodes: &[Node], gang: &Gang, placement: &Placement) -> BTreeMap<String, Use> {
+    let nodes = by_name(nodes);
+    capacity::entries(&nodes, gang, placement)
+        .into_iter()
+        .enumerate()
+        .map(|(at, (node, requests, claimant))| {
+            (format!("{}#{at} {claimant}", gang.uid), Use { node, requests })
+        })
+        .collect()
+}
+
+/// Nodes by name.
+type Nodes<'a> = BTreeMap<&'a str, &'a Node>;
+
+fn by_name(nodes: &[Node]) -> Nodes<'_> {
+    nodes.iter().map(|node| (node.name.as_str(), node)).collect()
+}
