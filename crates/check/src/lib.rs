@@ -15,9 +15,9 @@
 //!
 //! I5 to I8 speak of queues, victims, restart budgets and time, which a snapshot of placements does not hold.
 //!
-//! **Domains.** A node's value at a level is the first of the level's label keys that it carries. Two nodes share a
-//! domain when both carry the same value there and agree (equal values, or both without) at every level outside it.
-//! A node without a value is its own domain at that level.
+//! **Domains.** A node's domain at a level is named by the first of the level's label keys that it carries, else by the
+//! node itself; a level that no node of the cluster carries takes its names from the next one inside it. A domain's
+//! identity is its whole path from the outermost level.
 
 mod capacity;
 mod domains;
@@ -32,6 +32,7 @@ use muster_model::{
     plan::{Placement, Plan},
 };
 
+use domains::Domains;
 pub use placement::check_constraints;
 pub use violation::{Claimant, Invariant, Slot, Violation};
 
@@ -107,13 +108,14 @@ fn placement_of(plan: &Plan) -> Placement {
 /// cordons) are not judged here, since they may change under a running pod; see [`check_constraints`].
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     let nodes = by_name(&snapshot.nodes);
+    let tree = Domains::new(&snapshot.topology, &nodes);
     let mut found = capacity::overcommitted(snapshot, &nodes);
     found.extend(pods::misplaced(snapshot));
     for gang in &snapshot.gangs {
         if let Some(plan) = plan_of(gang) {
             let placement = placement_of(plan);
             found.extend(placement::counts(gang, &placement));
-            found.extend(placement::togetherness(&snapshot.topology, &nodes, gang, &placement));
+            found.extend(placement::togetherness(&snapshot.topology, &tree, &nodes, gang, &placement));
             found.extend(placement::classes(&nodes, gang, &placement));
         }
     }
@@ -133,7 +135,7 @@ pub fn check_placement(
     let nodes = by_name(nodes);
     let mut found = placement::counts(gang, placement);
     found.extend(placement::unknown_nodes(&nodes, gang, placement));
-    found.extend(placement::togetherness(topology, &nodes, gang, placement));
+    found.extend(placement::togetherness(topology, &Domains::new(topology, &nodes), &nodes, gang, placement));
     found.extend(placement::classes(&nodes, gang, placement));
     found.extend(capacity::next_to(uses, &nodes, gang, placement));
     found.extend(placement::constraints(&nodes, gang, placement));

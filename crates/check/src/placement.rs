@@ -7,7 +7,10 @@ use muster_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Claimant, Nodes, Slot, Violation, domains};
+use crate::{
+    Claimant, Nodes, Slot, Violation,
+    domains::{Domains, words},
+};
 
 /// The role of this name.
 pub(crate) fn role<'a>(gang: &'a Gang, name: &str) -> Option<&'a Role> {
@@ -127,7 +130,7 @@ pub(crate) fn unknown_nodes(nodes: &Nodes, gang: &Gang, placement: &Placement) -
 
 /// The domains at a level that some nodes lie in. Nodes that do not exist (any more) lie nowhere.
 fn domains_of<'a>(
-    topology: &Topology,
+    domains: &Domains,
     nodes: &Nodes,
     level: usize,
     names: impl IntoIterator<Item = &'a NodeName>,
@@ -135,18 +138,19 @@ fn domains_of<'a>(
     names
         .into_iter()
         .filter_map(|name| nodes.get(name.as_str()))
-        .map(|node| domains::domain(topology, node, level))
+        .map(|node| domains.of(node, level))
         .collect()
 }
 
 /// The paths of domains, for people.
 fn paths(domains: &BTreeSet<Vec<String>>) -> Vec<String> {
-    domains.iter().map(|path| domains::words(path)).collect()
+    domains.iter().map(|path| words(path)).collect()
 }
 
 /// I4: every block of every Required segment, and a Required `within` (spares included: they may become ranks).
 pub(crate) fn togetherness(
     topology: &Topology,
+    tree: &Domains,
     nodes: &Nodes,
     gang: &Gang,
     placement: &Placement,
@@ -161,7 +165,7 @@ pub(crate) fn togetherness(
             };
             for unit in placement.units.iter().filter(|unit| unit.id.role == role.name) {
                 for (block, names) in unit.nodes.chunks(segment.pods as usize).enumerate() {
-                    let domains = domains_of(topology, nodes, level, names);
+                    let domains = domains_of(tree, nodes, level, names);
                     if domains.len() > 1 {
                         found.push(Violation::BlockBroken {
                             gang: gang.key.clone(),
@@ -185,7 +189,7 @@ pub(crate) fn togetherness(
                 rule: format!("within {}", within.level),
             }),
             Some(level) => {
-                let domains = domains_of(topology, nodes, level, names);
+                let domains = domains_of(tree, nodes, level, names);
                 if domains.len() > 1 {
                     found.push(Violation::GangBroken {
                         gang: gang.key.clone(),

@@ -1,92 +1,11 @@
-//! For every violation: a snapshot or decision that has it, and the nearest that has not.
+//! For every violation: a snapshot that has it, and the nearest that has not.
 
-use muster_check::{Invariant, PodView, Snapshot, Use, Violation, check, check_placement, plan_uses};
-use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, NodeRefusal, NodeSelectorTerm, ObjectKey,
-    PlannedUnit, Requirement, Resources, Role, Segment, Taint, TaintEffect, Toleration, Topology, UnitId,
-    Within,
-    plan::{PlacedUnit, Placement, Plan},
-};
-use std::collections::{BTreeMap, BTreeSet};
+mod fixture;
 
-const GPU: &str = "nvidia.com/gpu";
-
-/// Two blocks of two racks of two nodes, 8 GPUs each: `n0` to `n7`; racks `a b` in block `x`, `a c` in block `y`.
-fn nodes() -> Vec<Node> {
-    let at = [("x", "a"), ("x", "b"), ("y", "a"), ("y", "c")];
-    (0..8_usize)
-        .map(|i| Node {
-            name: format!("n{i}").into(),
-            uid: format!("uid-n{i}").as_str().into(),
-            labels: [("block", at[i / 2].0), ("rack", at[i / 2].1), ("card", "h100")]
-                .into_iter()
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .collect(),
-            taints: vec![Taint { key: "gpu".into(), value: "only".into(), effect: TaintEffect::NoSchedule }],
-            allocatable: Resources::of([("cpu", 64_000), ("pods", 10), (GPU, 8)]),
-            ready: true,
-            cordoned: false,
-        })
-        .collect()
-}
-
-fn topology() -> Topology {
-    let level = |name: &str, key: &str| Level { name: name.into(), keys: vec![key.into()] };
-    Topology { levels: vec![level("Block", "block"), level("Rack", "rack")] }
-}
-
-fn class(name: &str, card: &str) -> AcceleratorClass {
-    AcceleratorClass {
-        name: name.into(),
-        resource: GPU.into(),
-        requirements: vec![Requirement::label_in("card", &[card])],
-    }
-}
-
-fn unit(index: u32, nodes: &[&str]) -> PlacedUnit {
-    PlacedUnit {
-        id: UnitId { role: "worker".into(), index },
-        class: Some("h100".into()),
-        nodes: nodes.iter().map(|node| (*node).into()).collect(),
-    }
-}
-
-/// Two units of two 8-GPU pods, each unit in one rack, all in one block; n0 to n3.
-fn gang() -> Gang {
-    let role = Role {
-        name: "worker".into(),
-        requests: Resources::of([("cpu", 4_000)]),
-        devices: 8,
-        node_selector: BTreeMap::new(),
-        affinity: Vec::new(),
-        tolerations: vec![Toleration {
-            key: Some("gpu".into()),
-            exists: true,
-            value: String::new(),
-            effect: None,
-        }],
-        pods_per_unit: 2,
-        min: 1,
-        max: 3,
-        valid: Vec::new(),
-        segments: vec![Segment { pods: 2, level: "Rack".into(), mode: Mode::Required }],
-        spares: 0,
-    };
-    let planned = |placed| PlannedUnit { placed, incarnation: 1 };
-    let units = vec![planned(unit(0, &["n0", "n1"])), planned(unit(1, &["n2", "n3"]))];
-    Gang {
-        key: ObjectKey::new("research", "llama"),
-        uid: "g1".into(),
-        queue: "research".into(),
-        priority: 0,
-        since: 0,
-        classes: vec![class("h100", "h100"), class("h200", "h200")],
-        roles: vec![role],
-        within: Some(Within { level: "Block".into(), mode: Mode::Required }),
-        avoid: BTreeSet::new(),
-        state: GangState::Holding(Plan { generation: 1, units, spares: BTreeMap::new() }),
-    }
-}
+use fixture::{gang, kinds, nodes, topology, unit};
+use muster_check::{PodView, Snapshot, Use, check};
+use muster_model::{Gang, GangState, Mode, PlannedUnit, Resources, plan::Plan};
+use std::collections::BTreeMap;
 
 fn plan(gang: &mut Gang) -> &mut Plan {
     match &mut gang.state {
@@ -128,20 +47,6 @@ fn sound() -> Snapshot {
 }
 
 type Change = fn(&mut Snapshot);
-
-/// What a violation is called in the tables below.
-fn kind(violation: &Violation) -> String {
-    if let Violation::NodeRefuses { refusal, .. } = violation {
-        return format!("NodeRefuses {refusal:?}");
-    }
-    let text = format!("{violation:?}");
-    text.split([' ', '{']).next().unwrap_or_default().to_owned()
-}
-
-/// The kinds found, each once: one fault may show on several resources of a node.
-fn kinds(found: &[Violation]) -> Vec<String> {
-    found.iter().map(kind).collect::<BTreeSet<_>>().into_iter().collect()
-}
 
 #[test]
 fn a_sound_snapshot_has_no_violation() {
@@ -383,11 +288,43 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
             }
         },
         |s| {
-            // Both lack an outer level's label: what the inner label says still counts.
+            s.gangs[0].within = None;
+            for node in &mut s.nodes[2..4] {
+                node.labels.remove("rack");
+            }
+            plan(&mut s.gangs[0]).units.truncate(1);
+            s.pods.truncate(2);
+        },
+    ),
+    (
+        "BlockBroken", // without the outer label each is a block of its own, and so is its rack
+        |s| {
             s.gangs[0].within = None;
             for node in &mut s.nodes[..2] {
                 node.labels.remove("block");
             }
+        },
+        |s| {
+            // Where nobody labels blocks, racks are blocks.
+            s.gangs[0].within = None;
+            for node in &mut s.nodes {
+                node.labels.remove("block");
+            }
+        },
+    ),
+    (
+        "GangBroken", // where nobody labels blocks, racks are blocks
+        |s| {
+            for node in &mut s.nodes {
+                node.labels.remove("block");
+            }
+        },
+        |s| {
+            for node in &mut s.nodes {
+                node.labels.remove("block");
+            }
+            plan(&mut s.gangs[0]).units.truncate(1);
+            s.pods.truncate(2);
         },
     ),
     (
@@ -474,136 +411,6 @@ fn each_violation_and_the_nearest_that_is_none() {
         spares(&mut whole);
         assert_eq!(check(&whole), Vec::new(), "row {at} ({expected}), nearest");
     }
-}
-
-type Decision = (Vec<Node>, BTreeMap<String, Use>, Gang, Placement);
-
-fn decision() -> Decision {
-    let mut gang = gang();
-    gang.state = GangState::Waiting;
-    let units = vec![unit(0, &["n0", "n1"]), unit(1, &["n2", "n3"])];
-    (nodes(), BTreeMap::new(), gang, Placement { units, spares: BTreeMap::new() })
-}
-
-/// The gang of the fixture, holding unit 0, with unit 1 lost.
-fn replan(gang: &mut Gang) {
-    let held = self::gang();
-    let GangState::Holding(plan) = held.state else { panic!("the fixture's gang holds a plan") };
-    gang.state = GangState::Replan { plan, lost: [UnitId { role: "worker".into(), index: 1 }].into() };
-}
-
-type DecisionChange = fn(&mut Decision);
-
-const DECISIONS: &[(&str, DecisionChange, DecisionChange)] = &[
-    ("UnitCount", |d| d.2.roles[0].min = 3, |d| d.2.roles[0].min = 2),
-    (
-        "BlockBroken",
-        |d| drop(d.0[1].labels.insert("rack".into(), "q".into())),
-        |d| {
-            d.0[7].labels.insert("rack".into(), "q".into());
-        },
-    ),
-    ("NodeOfOtherClass", |d| drop(d.0[3].labels.remove("card")), |d| drop(d.0[4].labels.remove("card"))),
-    ("UnknownNode", |d| drop(d.0.remove(0)), |d| drop(d.0.remove(7))),
-    (
-        "Overcommitted", // two pods of one unit on one node
-        |d| d.3.units[0].nodes[1] = "n0".into(),
-        |d| {
-            d.3.units[0].nodes[1] = "n0".into();
-            d.2.roles[0].devices = 4;
-        },
-    ),
-    (
-        "Overcommitted", // next to another gang's plan
-        |d| {
-            let mut other = d.2.clone();
-            other.uid = "g2".into();
-            let one = Placement { units: vec![unit(0, &["n3", "n4"])], spares: BTreeMap::new() };
-            d.1 = plan_uses(&d.0, &other, &one);
-        },
-        |d| {
-            let mut other = d.2.clone();
-            other.uid = "g2".into();
-            let one = Placement { units: vec![unit(0, &["n5", "n4"])], spares: BTreeMap::new() };
-            d.1 = plan_uses(&d.0, &other, &one);
-        },
-    ),
-    ("NodeRefuses NotReady", |d| d.0[0].ready = false, |d| d.0[4].ready = false),
-    (
-        "NodeRefuses Cordoned", // a lost unit, even where it was, must find a node that takes it
-        |d| {
-            replan(&mut d.2);
-            d.0[2].cordoned = true;
-        },
-        |d| {
-            replan(&mut d.2);
-            d.0[0].cordoned = true; // held, not lost: it stays
-        },
-    ),
-    ("NodeRefuses Avoided", |d| d.2.avoid = ["n0".into()].into(), |d| d.2.avoid = ["n4".into()].into()),
-    (
-        "NodeRefuses Tainted",
-        |d| d.0[0].taints[0].key = "other".into(),
-        |d| {
-            d.0[0].taints[0].key = "other".into();
-            d.0[0].taints[0].effect = TaintEffect::PreferNoSchedule;
-        },
-    ),
-    (
-        "NodeRefuses Selector",
-        |d| {
-            d.2.roles[0].node_selector = BTreeMap::from([("card".into(), "h100".into())]);
-            d.2.classes[0].requirements.clear();
-            d.0[0].labels.insert("card".into(), "h200".into());
-        },
-        |d| d.2.roles[0].node_selector = BTreeMap::from([("card".into(), "h100".into())]),
-    ),
-    (
-        "NodeRefuses Selector",
-        |d| {
-            let not_n0 = Requirement {
-                key: "metadata.name".into(),
-                operator: muster_model::Operator::NotIn,
-                values: vec!["n0".into()],
-                field: true,
-            };
-            d.2.roles[0].affinity = vec![NodeSelectorTerm { requirements: vec![not_n0] }];
-        },
-        |d| {
-            let card = Requirement::label_in("card", &["h100"]);
-            // Terms are alternatives, and an empty one matches nothing.
-            d.2.roles[0].affinity =
-                vec![NodeSelectorTerm::default(), NodeSelectorTerm { requirements: vec![card] }];
-        },
-    ),
-];
-
-#[test]
-fn each_violation_of_a_decision_and_the_nearest_that_is_none() {
-    let judge = |(nodes, uses, gang, placement): &Decision| {
-        check_placement(nodes, &topology(), uses, gang, placement)
-    };
-    assert_eq!(judge(&decision()), Vec::new());
-    for (at, (expected, breaks, spares)) in DECISIONS.iter().enumerate() {
-        let mut broken = decision();
-        breaks(&mut broken);
-        assert_eq!(kinds(&judge(&broken)), [*expected], "row {at}, broken");
-        let mut whole = decision();
-        spares(&mut whole);
-        assert_eq!(judge(&whole), Vec::new(), "row {at} ({expected}), nearest");
-    }
-}
-
-#[test]
-fn the_constraints_alone_can_be_asked() {
-    let (mut nodes, _, gang, placement) = decision();
-    nodes[3].ready = false;
-    let found = muster_check::check_constraints(&nodes, &gang, &placement);
-    let [Violation::NodeRefuses { node, refusal: NodeRefusal::NotReady, .. }] = found.as_slice() else {
-        panic!("one refusal expected: {found:?}")
-    };
-    assert_eq!(node.as_str(), "n3");
-    assert_eq!(found[0].invariant(), Invariant::Constraint);
 }
 
 #[test]
