@@ -7,7 +7,7 @@ use muster_model::{
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Claimant, Nodes, Snapshot, Use, Violation,
+    Claimant, Nodes, Snapshot, Use, Violation, lost_of,
     placement::{class_of, is_of_class, role, slots},
     placement_of, plan_of,
     pods::{self, Place},
@@ -53,14 +53,16 @@ fn spare_class<'a>(gang: &'a Gang, units: &[&PlacedUnit], node: &Node) -> Option
 /// larger (a sidecar that admission added).
 ///
 /// A pod that is leaving but is still of its unit's present incarnation is its entry's own: the same incarnation
-/// never gets a second pod, so the device is not promised to anyone else before the plan changes.
+/// never gets a second pod, so the device is not promised to anyone else before the plan changes. Entries of lost
+/// units hold nothing; their pods count as long as they are there.
 pub(crate) fn overcommitted(snapshot: &Snapshot, nodes: &Nodes) -> Vec<Violation> {
     let places = pods::places(&snapshot.gangs);
     let mut raised: BTreeMap<Place, Resources> = BTreeMap::new();
     let mut all: Vec<Entry> = Vec::new();
     for pod in snapshot.pods.iter().filter(|pod| !pod.terminal) {
         let place = Place::of(pod);
-        let of_entry = places.get(&place).is_some_and(|planned| pods::is_form_of(pod, planned));
+        let of_entry =
+            places.get(&place).is_some_and(|planned| !planned.lost && pods::is_form_of(pod, planned));
         if of_entry && !raised.contains_key(&place) {
             raised.insert(place, pod.requests.clone());
         } else if let Some(node) = &pod.node {
@@ -71,6 +73,9 @@ pub(crate) fn overcommitted(snapshot: &Snapshot, nodes: &Nodes) -> Vec<Violation
         let Some(plan) = plan_of(gang) else { continue };
         for (node, mut requests, claimant) in entries(nodes, gang, &placement_of(plan)) {
             if let Claimant::Entry(slot) = &claimant {
+                if lost_of(gang).is_some_and(|lost| lost.contains(&slot.unit)) {
+                    continue;
+                }
                 let place = Place { gang: &gang.uid, unit: &slot.unit, index: slot.index };
                 if let Some(pod) = raised.get(&place) {
                     requests.maximum(pod);

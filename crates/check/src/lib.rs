@@ -25,7 +25,7 @@ mod placement;
 mod pods;
 mod violation;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_model::{
     Gang, GangState, Node, NodeName, Resources, Topology, Uid, UnitId,
@@ -91,6 +91,14 @@ fn plan_of(gang: &Gang) -> Option<&Plan> {
     match &gang.state {
         GangState::Holding(plan) | GangState::Replan { plan, .. } => Some(plan),
         GangState::Inactive | GangState::Waiting => None,
+    }
+}
+
+/// Units of the plan that the gang gives up: their nodes are not held for it any more.
+fn lost_of(gang: &Gang) -> Option<&BTreeSet<UnitId>> {
+    match &gang.state {
+        GangState::Replan { lost, .. } => Some(lost),
+        _ => None,
     }
 }
 

@@ -5,7 +5,7 @@ use muster_model::{
     UnitId,
     plan::{PlacedUnit, Placement},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::{
     Claimant, Nodes, Slot, Violation,
@@ -268,21 +268,26 @@ pub(crate) fn constraints(nodes: &Nodes, gang: &Gang, placement: &Placement) -> 
         GangState::Replan { plan, lost } => (Some(plan), lost),
         GangState::Inactive | GangState::Waiting => (None, &none),
     };
-    let held: BTreeMap<&UnitId, &PlacedUnit> =
-        plan.iter().flat_map(|plan| &plan.units).map(|unit| (&unit.placed.id, &unit.placed)).collect();
-    let stays = |id: &UnitId| {
-        !lost.contains(id)
-            && held
-                .get(id)
-                .is_some_and(|old| placement.units.iter().any(|unit| unit.id == *id && unit == *old))
-    };
+    // Compared by nodes, not by index: dropping a lost unit numbers those that stay anew.
+    let held: BTreeSet<(&str, &[NodeName])> = plan
+        .iter()
+        .flat_map(|plan| &plan.units)
+        .filter(|unit| !lost.contains(&unit.placed.id))
+        .map(|unit| (unit.placed.id.role.as_str(), unit.placed.nodes.as_slice()))
+        .collect();
+    let staying: BTreeSet<&UnitId> = placement
+        .units
+        .iter()
+        .filter(|unit| held.contains(&(unit.id.role.as_str(), unit.nodes.as_slice())))
+        .map(|unit| &unit.id)
+        .collect();
     let spare_stays = |role: &String, node: &NodeName| {
         plan.is_some_and(|plan| plan.spares.get(role).is_some_and(|nodes| nodes.contains(node)))
     };
     let mut found = Vec::new();
     for (claimant, name) in promises(gang, placement) {
         let (role_name, settled) = match &claimant {
-            Claimant::Entry(slot) => (&slot.unit.role, stays(&slot.unit)),
+            Claimant::Entry(slot) => (&slot.unit.role, staying.contains(&slot.unit)),
             Claimant::Spare { role, .. } => (role, spare_stays(role, &name)),
             Claimant::Pod(_) | Claimant::Use(_) => continue,
         };

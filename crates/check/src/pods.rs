@@ -3,7 +3,7 @@
 use muster_model::{Gang, NodeName, Uid, UnitId};
 use std::collections::BTreeMap;
 
-use crate::{PodView, Slot, Snapshot, Violation, plan_of};
+use crate::{PodView, Slot, Snapshot, Violation, lost_of, plan_of};
 
 /// A place by identity: gangs by UID, since a name can be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +25,8 @@ impl<'a> Place<'a> {
 pub(crate) struct Planned<'a> {
     pub node: &'a NodeName,
     pub incarnation: u64,
+    /// The unit is lost: the plan does not hold the node any more.
+    pub lost: bool,
 }
 
 /// All places of all plans in force.
@@ -32,9 +34,10 @@ pub(crate) fn places(gangs: &[Gang]) -> BTreeMap<Place<'_>, Planned<'_>> {
     let mut all = BTreeMap::new();
     for gang in gangs {
         for unit in plan_of(gang).iter().flat_map(|plan| &plan.units) {
+            let lost = lost_of(gang).is_some_and(|lost| lost.contains(&unit.placed.id));
             for (index, node) in unit.placed.nodes.iter().enumerate() {
                 let place = Place { gang: &gang.uid, unit: &unit.placed.id, index: index as u32 };
-                all.insert(place, Planned { node, incarnation: unit.incarnation });
+                all.insert(place, Planned { node, incarnation: unit.incarnation, lost });
             }
         }
     }

@@ -46,6 +46,16 @@ fn sound() -> Snapshot {
     }
 }
 
+/// Unit 0 (n0, n1) is lost, and another gang is planned onto its nodes.
+fn lose_unit_0_to_another_gang(s: &mut Snapshot) {
+    let mut other = gang();
+    other.uid = "g2".into();
+    plan(&mut other).units.truncate(1);
+    let lost = plan(&mut s.gangs[0]).units[0].placed.id.clone();
+    s.gangs[0].state = GangState::Replan { plan: plan(&mut s.gangs[0]).clone(), lost: [lost].into() };
+    s.gangs.push(other);
+}
+
 type Change = fn(&mut Snapshot);
 
 #[test]
@@ -130,6 +140,17 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
         |s| {
             let own = Use { node: "n0".into(), requests: s.pods[0].requests.clone() };
             s.uses.insert(s.pods[0].uid.clone(), own);
+        },
+    ),
+    (
+        "Overcommitted", // a lost unit's entries hold nothing, but its pods are still there
+        |s| {
+            lose_unit_0_to_another_gang(s);
+        },
+        |s| {
+            lose_unit_0_to_another_gang(s);
+            s.pods[0].terminal = true;
+            s.pods[1].terminal = true;
         },
     ),
     // I2
