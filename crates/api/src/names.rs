@@ -1,0 +1,64 @@
+//! Names of the objects that are derived from a gang.
+//!
+//! ```text
+//!   gang name (≤ 40) + short UID + role, unit, incarnation, index ──▶ pods, Services, ConfigMaps (≤ 63: DNS labels)
+//! ```
+
+use muster_model::Uid;
+
+/// Longest name of a TrainingJob, InferenceService or Gang. A pod's name adds at most 23 characters: four dashes, the
+/// short UID (6), the role's letter (1), and 12 digits: 7 for unit and index together (no gang has more than
+/// 262,144 pods) and 5 for the incarnation.
+pub const MAX_NAME: usize = 40;
+/// Longest derived name: a DNS label.
+pub const MAX_DERIVED: usize = 63;
+
+/// The letter that tells the roles of a gang apart in names: none with one role, the initial where all initials
+/// differ, else a letter by position.
+pub fn role_letter(roles: &[&str], role: &str) -> Option<char> {
+    let position = roles.iter().position(|name| *name == role)?;
+    if roles.len() < 2 {
+        return None;
+    }
+    let initials: Vec<Option<char>> = roles.iter().map(|name| name.chars().next()).collect();
+    let distinct = initials.iter().enumerate().all(|(at, initial)| !initials[..at].contains(initial));
+    if distinct { initials[position] } else { char::from_u32('a' as u32 + position as u32) }
+}
+
+/// Beginning of every derived name: another gang of the same name has another.
+pub fn prefix(gang: &str, uid: &Uid) -> String {
+    format!("{gang}-{}", uid.short())
+}
+
+/// Name of a pod. `letter` comes from [`role_letter`].
+pub fn pod(gang: &str, uid: &Uid, letter: Option<char>, unit: u32, incarnation: u64, index: u32) -> String {
+    let letter = letter.map(String::from).unwrap_or_default();
+    format!("{}-{letter}{unit}-{incarnation}-{index}", prefix(gang, uid))
+}
+
+/// Name of the Service that finds rank 0.
+pub fn rank0_service(gang: &str, uid: &Uid) -> String {
+    format!("{}-rank0", prefix(gang, uid))
+}
+
+/// Name of the Service that finds the leader (index 0) of a unit.
+pub fn leader_service(gang: &str, uid: &Uid, letter: Option<char>, unit: u32) -> String {
+    let letter = letter.map(String::from).unwrap_or_default();
+    format!("{}-{letter}{unit}-leader", prefix(gang, uid))
+}
+
+/// Name of the headless Service under which every pod has a host name (MPI, DeepSpeed).
+pub fn hosts_service(gang: &str, uid: &Uid) -> String {
+    format!("{}-hosts", prefix(gang, uid))
+}
+
+/// Name of the ConfigMap with the hostfile.
+pub fn hostfile(gang: &str, uid: &Uid) -> String {
+    format!("{}-hostfile", prefix(gang, uid))
+}
+
+/// Name of a ConfigMap with a part of a large plan. `hash` is that of its text: another plan has other names.
+pub fn plan_chunk(gang: &str, uid: &Uid, hash: &str) -> String {
+    let short = hash.get(..16).unwrap_or(hash);
+    format!("{}-plan-{short}", prefix(gang, uid))
+}
