@@ -1,12 +1,43 @@
 //! The placement engine: a pure function from a state to placements and reasons.
 //!
 //! ```text
-//!   Event ──apply──▶ state (nodes, use, gangs, index) ──decide──▶ Decision::{Place, Refuse}
+//!   Event ──apply──▶ Cluster (tree, nodes, use) + gangs ──decide──▶ place | replan ──▶ Decision::{Place, Refuse}
+//!                                                                     │
+//!                            spec ▸ forest ▸ dp (exact) | greedy ▸ layout ▸ explain
 //! ```
+//!
+//! [`Engine`] is what the operator drives. [`solve`] places gangs, one after the other, on given nodes in an order of
+//! one's own: for judging the solver against known optima, for what-if questions and for tests.
+
+mod blocks;
+mod cluster;
+mod cost;
+mod dp;
+mod explain;
+mod forest;
+mod gangs;
+mod greedy;
+mod layout;
+mod occupancy;
+mod place;
+mod replan;
+mod solve;
+mod spec;
+mod tree;
 
 use muster_model::{
     Gang, Millis, Node, NodeName, ObjectKey, Reason, Resources, Topology, Uid, plan::Placement,
 };
+
+pub use occupancy::{NodeView, Occupant};
+pub use place::{EXACT_STEPS, Solution};
+pub use solve::{evaluate, solve};
+pub use spec::Objective;
+
+/// No node is taken to hold more pods of a gang than this (the kubelet's own default limit is 110).
+pub const MAX_PODS_PER_NODE: u32 = 1_024;
+/// A role may ask for at most this many pods.
+pub const MAX_PODS_PER_ROLE: u64 = 200_000;
 
 /// What changed. Events are idempotent: the same event twice is the same as once.
 #[derive(Clone, Debug)]
@@ -78,7 +109,10 @@ pub enum Decision {
 
 /// The engine.
 #[derive(Debug, Default)]
-pub struct Engine {}
+pub struct Engine {
+    cluster: cluster::Cluster,
+    gangs: gangs::Gangs,
+}
 
 impl Engine {
     /// An empty cluster with the default topology.
@@ -88,13 +122,22 @@ impl Engine {
 
     /// Takes in a change. O(depth of the tree) for nodes and use.
     pub fn apply(&mut self, event: Event) {
-        let _ = event;
+        match event {
+            Event::Topology(topology) => self.cluster.set_topology(topology),
+            Event::Node(node) => self.cluster.set_node(node),
+            Event::NodeGone(name) => self.cluster.remove_node(&name),
+            Event::Use { id, node, requests } => self.cluster.set_use(id, node, requests),
+            Event::UseGone { id } => self.cluster.end_use(&id),
+            Event::Gang(gang) => self.gangs.set(&mut self.cluster, gang),
+            Event::GangGone(key) => self.gangs.remove(&mut self.cluster, &key),
+        }
     }
 
     /// Decides for gangs that wait or want replacement, in order of priority, age and key, at most `limit` of them
     /// in this call. A gang is looked at again only when something changed that could help it.
     pub fn decide(&mut self, now: Millis, limit: usize) -> Vec<Decision> {
-        let _ = (now, limit);
-        Vec::new()
+        // Waiting time decides nothing yet: the argument is there for reservations and shares.
+        let _ = now;
+        self.gangs.decide(&mut self.cluster, limit)
     }
 }

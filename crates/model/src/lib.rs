@@ -24,7 +24,7 @@ pub use plan::{Plan, PlannedUnit, UnitId};
 pub use reason::{DomainMiss, NodeRefusal, Reason};
 pub use resources::Resources;
 pub use selector::{NodeSelectorTerm, Operator, Requirement};
-pub use topology::{Level, Topology};
+pub use topology::{DomainKey, Level, Topology};
 
 /// Milliseconds since the Unix epoch. Always an argument, never read from a clock here.
 pub type Millis = i64;

@@ -1,6 +1,9 @@
 //! Levels of the topology tree and the labels that name their domains.
 
 use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt};
+
+use crate::NodeName;
 
 /// The level whose domains share NVLink (a clique of a multi-node NVLink rack, else one node).
 pub const NVLINK_DOMAIN: &str = "NvlinkDomain";
@@ -89,5 +92,54 @@ impl Topology {
     /// Names of all levels, outermost first, the node's included.
     pub fn names(&self) -> Vec<&str> {
         self.levels.iter().map(|level| level.name.as_str()).chain([NODE]).collect()
+    }
+}
+
+/// What names a node's domain at one level, under the domain of the level outside it. A domain's identity is the
+/// whole path of keys from the outermost level.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DomainKey {
+    /// The value of the level's label.
+    Label(String),
+    /// The node has no label for the level: a domain of its own.
+    Own(NodeName),
+}
+
+impl fmt::Display for DomainKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Label(value) => f.write_str(value),
+            Self::Own(node) => write!(f, "{node}"),
+        }
+    }
+}
+
+impl Topology {
+    /// The label value that names a node's domain at a level (its position in `levels`); the first key counts.
+    pub fn label<'a>(&self, level: usize, labels: &'a BTreeMap<String, String>) -> Option<&'a str> {
+        self.levels.get(level)?.keys.iter().find_map(|key| labels.get(key)).map(String::as_str)
+    }
+
+    /// The keys of a node's domains, outermost first, one per level in `levels`.
+    ///
+    /// A node without a level's label gets a domain of its own there. A level that no node of the cluster carries
+    /// (`present` is false) is as fine as the next level inside it that somebody carries, else as the nodes: racks
+    /// stay racks where nobody labels regions.
+    pub fn path(&self, name: &NodeName, labels: &BTreeMap<String, String>, present: &[bool]) -> Vec<DomainKey> {
+        let own = || DomainKey::Own(name.clone());
+        let mut inner = own();
+        let mut keys: Vec<DomainKey> = (0..self.levels.len())
+            .rev()
+            .map(|level| {
+                if present.get(level).copied().unwrap_or(false) {
+                    inner = self
+                        .label(level, labels)
+                        .map_or_else(own, |value| DomainKey::Label(value.to_owned()));
+                }
+                inner.clone()
+            })
+            .collect();
+        keys.reverse();
+        keys
     }
 }

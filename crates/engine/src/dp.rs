@@ -1,0 +1,552 @@
+//! The exact solver: dynamic programming over the tree, with one counter per role and open block size.
+//!
+//! ```text
+//!   node: how many pods of each role ─▶ domain: children joined (min-plus), rules closed, charges added ─▶ … ─▶ top
+//! ```
+//!
+//! A table holds the least cost for every vector of counters. The number of steps is known beforehand from the
+//! tables' extents, so a search that would not end in time is not begun.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    blocks,
+    cluster::Cluster,
+    cost::Packing,
+    forest::Forest,
+    spec::{Objective, Spec},
+    tree::DomainId,
+};
+
+/// Cost of a vector that cannot be reached.
+const NEVER: u128 = u128::MAX;
+
+/// Least costs by vector of counters; the first counter varies fastest.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    extents: Vec<usize>,
+    costs: Vec<u128>,
+}
+
+impl Table {
+    fn of(extents: Vec<usize>) -> Self {
+        let size = extents.iter().product();
+        Self { extents, costs: vec![NEVER; size] }
+    }
+
+    fn index(&self, counters: &[u32]) -> usize {
+        counters.iter().zip(&self.extents).rev().fold(0, |at, (counter, extent)| at * extent + *counter as usize)
+    }
+
+    fn counters(&self, mut index: usize) -> Vec<u32> {
+        self.extents
+            .iter()
+            .map(|extent| {
+                let counter = index % extent;
+                index /= extent;
+                counter as u32
+            })
+            .collect()
+    }
+
+    fn reached(&self) -> impl Iterator<Item = (usize, u128)> + '_ {
+        self.costs.iter().copied().enumerate().filter(|(_, cost)| *cost != NEVER)
+    }
+}
+
+/// How a part's table came about, for walking back.
+#[derive(Clone, Debug, Default)]
+struct Trail {
+    /// Per child: for each entry of the joined table, the entries before it and in the child.
+    joins: Vec<Vec<(u32, u32)>>,
+    /// For each entry of the closed table, the entry of the joined table.
+    closed: Vec<u32>,
+    /// For leaf parts solved at once: nothing to walk.
+    table: Table,
+}
+
+/// The best plan found.
+#[derive(Clone, Debug)]
+pub struct Best {
+    /// Units per role.
+    pub units: Vec<u32>,
+    /// Index of the part inside which all lies.
+    pub top: usize,
+    /// Pods per role on each part that is a node.
+    pub pods: Vec<Vec<u32>>,
+}
+
+/// A prepared search.
+pub struct Search<'a> {
+    cluster: &'a Cluster,
+    forest: &'a Forest,
+    spec: &'a Spec,
+    packing: &'a Packing,
+    /// Domains already paid for (by units that stay where they are).
+    paid: &'a BTreeSet<DomainId>,
+    /// Open sizes by role and depth.
+    sizes: Vec<Vec<Vec<u32>>>,
+    leaf_depth: usize,
+    /// The role by whose pods room is measured.
+    gauge: usize,
+}
+
+impl<'a> Search<'a> {
+    /// Prepares a search.
+    pub fn new(
+        cluster: &'a Cluster,
+        forest: &'a Forest,
+        spec: &'a Spec,
+        packing: &'a Packing,
+        paid: &'a BTreeSet<DomainId>,
+    ) -> Self {
+        let leaf_depth = cluster.tree.leaf_depth();
+        let sizes = spec.roles.iter().map(|role| blocks::open_sizes(role, leaf_depth)).collect();
+        let gauge = forest.parts.last().map_or(0, |root| {
+            (0..spec.roles.len()).min_by_key(|role| root.fits[*role]).unwrap_or(0)
+        });
+        Self { cluster, forest, spec, packing, paid, sizes, leaf_depth, gauge }
+    }
+
+    /// Whether leaf domains can be solved without looking at their nodes one by one: one role whose pods on a node
+    /// are all of one block size.
+    fn simple_leaves(&self) -> bool {
+        self.spec.roles.len() == 1
+            && self.sizes[0][self.leaf_depth + 1].len() == 1
+            && self.spec.within <= self.leaf_depth
+    }
+
+    /// Counter sizes of all roles, one after the other, after a depth.
+    fn sizes_at(&self, depth: usize) -> Vec<u32> {
+        self.sizes.iter().flat_map(|role| role[depth].iter().copied()).collect()
+    }
+
+    /// Largest useful counters before the rules of a depth, plus one.
+    fn caps(&self, depth: usize) -> Vec<usize> {
+        self.spec
+            .roles
+            .iter()
+            .zip(&self.sizes)
+            .flat_map(|(role, sizes)| {
+                let pods = u64::from(role.max()) * u64::from(role.pods);
+                sizes[depth].iter().map(move |size| (pods / u64::from(*size)) as usize + 1)
+            })
+            .collect()
+    }
+
+    /// Steps that the search would take, or `None` above `budget`.
+    pub fn steps(&self, budget: u64) -> Option<u64> {
+        let mut extents: Vec<Vec<usize>> = vec![Vec::new(); self.forest.parts.len()];
+        let mut steps = 0_u64;
+        for (index, part) in self.forest.parts.iter().enumerate() {
+            let mut joined = vec![1; self.sizes_at(part.depth + 1).len()];
+            if part.slot.is_some() {
+                if self.simple_leaves() {
+                    continue;
+                }
+                joined = self.node_extents(index);
+            } else if part.depth == self.leaf_depth && self.simple_leaves() {
+                joined = vec![self.leaf_extent(index)];
+                steps += joined[0] as u64;
+            } else {
+                let caps = self.caps(part.depth + 1);
+                for child in &part.children {
+                    let pairs = joined.iter().chain(&extents[*child]);
+                    steps = steps.saturating_add(pairs.fold(1_u64, |all, e| all.saturating_mul(*e as u64)));
+                    joined = joined_extents(&joined, &extents[*child], &caps);
+                }
+            }
+            let size = joined.iter().fold(1_u64, |all, extent| all.saturating_mul(*extent as u64));
+            steps = steps.saturating_add(size);
+            if steps > budget {
+                return None;
+            }
+            extents[index] = self.closed_extents(part.depth, &joined);
+        }
+        Some(steps)
+    }
+
+    fn node_extents(&self, index: usize) -> Vec<usize> {
+        let caps = self.caps(self.leaf_depth + 2);
+        let fits = &self.forest.parts[index].fits;
+        fits.iter().zip(caps).map(|(fit, cap)| (*fit as usize + 1).min(cap)).collect()
+    }
+
+    fn leaf_extent(&self, index: usize) -> usize {
+        let size = self.sizes[0][self.leaf_depth + 1][0];
+        let blocks: u64 = self.forest.parts[index]
+            .children
+            .iter()
+            .map(|child| self.forest.parts[*child].fits[0] / u64::from(size))
+            .sum();
+        (blocks as usize + 1).min(self.caps(self.leaf_depth + 1)[0])
+    }
+
+    /// Extents after a depth's rules: every counter as large as all the pods would allow, but for loose blocks below
+    /// a Preferred size, of which less than a block is left.
+    fn closed_extents(&self, depth: usize, joined: &[usize]) -> Vec<usize> {
+        let mut all = Vec::new();
+        let mut at = 0;
+        for (role, sizes) in self.sizes.iter().enumerate() {
+            let before = &sizes[depth + 1];
+            let after = &sizes[depth];
+            let mine = &joined[at..at + before.len()];
+            at += before.len();
+            if !self.spec.roles[role].segments.iter().any(|seg| seg.depth == depth) {
+                all.extend_from_slice(mine);
+                continue;
+            }
+            let pods: usize = mine.iter().zip(before).map(|(e, s)| (e - 1) * *s as usize).sum();
+            let formed_here = |size: u32| {
+                self.spec.roles[role].segments.iter().any(|seg| seg.depth == depth && seg.pods == size)
+            };
+            for (i, size) in after.iter().enumerate() {
+                let most = pods / *size as usize;
+                let next = after.get(i + 1).filter(|next| formed_here(**next));
+                let cap = next.map_or(most, |next| most.min((*next / *size) as usize - 1));
+                all.push(cap + 1);
+            }
+        }
+        all
+    }
+
+    /// Runs it. `None` if no allowed vector of units can be placed: then none exists.
+    pub fn run(&self) -> Option<Best> {
+        let mut trails: Vec<Trail> = Vec::with_capacity(self.forest.parts.len());
+        let mut best: Option<(Vec<i128>, usize, usize)> = None;
+        for index in 0..self.forest.parts.len() {
+            let trail = self.solve_part(index, &trails);
+            if self.is_candidate(index) {
+                for (entry, cost) in trail.table.reached() {
+                    if let Some(key) = self.judge(index, &trail.table, entry, cost)
+                        && best.as_ref().is_none_or(|(least, ..)| key < *least)
+                    {
+                        best = Some((key, index, entry));
+                    }
+                }
+            }
+            trails.push(trail);
+        }
+        let (_, top, entry) = best?;
+        let mut pods = vec![vec![0; self.forest.parts.len()]; self.spec.roles.len()];
+        self.walk(top, entry, &trails, &mut pods);
+        let (units, _) = self.units(top, &trails[top].table, entry)?;
+        Some(Best { units, top, pods })
+    }
+
+    fn is_candidate(&self, index: usize) -> bool {
+        let depth = self.forest.parts[index].depth;
+        if self.forest.parts[index].slot.is_some() && self.simple_leaves() {
+            return false;
+        }
+        if self.spec.order.contains(&Objective::Span) {
+            depth >= self.spec.within
+        } else {
+            depth == self.spec.within || index + 1 == self.forest.parts.len() && depth > self.spec.within
+        }
+    }
+
+    /// Units per role if an entry makes whole, allowed units, and the charge for blocks still open.
+    fn units(&self, index: usize, table: &Table, entry: usize) -> Option<(Vec<u32>, u128)> {
+        let counters = table.counters(entry);
+        let depth = self.forest.parts[index].depth;
+        let mut charge = 0;
+        let mut at = 0;
+        let mut all = Vec::with_capacity(self.spec.roles.len());
+        for (i, role) in self.spec.roles.iter().enumerate() {
+            let sizes = &self.sizes[i][depth];
+            let mine = &counters[at..at + sizes.len()];
+            at += sizes.len();
+            let count = blocks::units(role, mine, sizes, &mut |size, count| {
+                charge += self.packing.broken(i, size, count);
+            })?;
+            if role.counts.binary_search(&count).is_err() {
+                return None;
+            }
+            all.push(count);
+        }
+        (all.iter().sum::<u32>() > 0).then_some((all, charge))
+    }
+
+    fn value(&self, position: usize, top: usize, units: &[u32], cost: u128) -> u64 {
+        match &self.spec.order[position] {
+            Objective::Units => units.iter().map(|u| u64::from(*u)).sum(),
+            Objective::Span if self.on_one_node(top, units) => 0,
+            Objective::Span => (self.leaf_depth + 1 - self.forest.parts[top].depth) as u64,
+            _ => self.packing.value(position, cost),
+        }
+    }
+
+    /// Whether a leaf domain that was solved at once holds it all on one node.
+    fn on_one_node(&self, top: usize, units: &[u32]) -> bool {
+        self.simple_leaves()
+            && self.forest.parts[top].depth == self.leaf_depth
+            && self.leaf_slots(top).first().is_some_and(|(slots, _)| {
+                slots * u64::from(self.sizes[0][self.leaf_depth + 1][0])
+                    >= u64::from(units[0]) * u64::from(self.spec.roles[0].pods)
+            })
+    }
+
+    /// The key by which entries are compared: the order's values (units negated), spares that would not fit beside
+    /// it right after the span, then the packed cost with its tightness.
+    fn judge(&self, index: usize, table: &Table, entry: usize, cost: u128) -> Option<Vec<i128>> {
+        let (units, charge) = self.units(index, table, entry)?;
+        let cost = cost + charge;
+        let missing = self.missing_spares(index, &units);
+        let mut key = Vec::with_capacity(self.spec.order.len() + 2);
+        for (position, objective) in self.spec.order.iter().enumerate() {
+            let value = i128::from(self.value(position, index, &units, cost));
+            key.push(if *objective == Objective::Units { -value } else { value });
+            if *objective == Objective::Span {
+                key.push(missing);
+            }
+        }
+        key.push(cost as i128);
+        Some(key)
+    }
+
+    fn missing_spares(&self, index: usize, units: &[u32]) -> i128 {
+        let part = &self.forest.parts[index];
+        let roles = self.spec.roles.iter().zip(units).zip(&part.fits);
+        roles
+            .map(|((role, units), fits)| {
+                let free = i128::from(*fits) - i128::from(*units) * i128::from(role.pods);
+                (i128::from(role.spares) - free).max(0)
+            })
+            .sum()
+    }
+
+    fn solve_part(&self, index: usize, trails: &[Trail]) -> Trail {
+        let part = &self.forest.parts[index];
+        let mut trail = Trail::default();
+        let joined = if part.slot.is_some() {
+            if self.simple_leaves() {
+                return trail;
+            }
+            self.node_table(index)
+        } else if part.depth == self.leaf_depth && self.simple_leaves() {
+            self.leaf_table(index)
+        } else {
+            let caps = self.caps(part.depth + 1);
+            let mut joined = Table::of(vec![1; caps.len()]);
+            joined.costs[0] = 0;
+            for child in &part.children {
+                let (next, join) = join(&joined, &trails[*child].table, &caps);
+                trail.joins.push(join);
+                joined = next;
+            }
+            joined
+        };
+        self.close(index, &joined, &mut trail);
+        trail
+    }
+
+    /// All vectors of pods that a node holds.
+    fn node_table(&self, index: usize) -> Table {
+        let mut table = Table::of(self.node_extents(index));
+        let Some(node) = self.forest.parts[index].slot.and_then(|slot| self.cluster.node(slot)) else {
+            return table;
+        };
+        for entry in 0..table.costs.len() {
+            let counters = table.counters(entry);
+            let mut needed: Vec<(usize, i64)> = Vec::new();
+            for (role, count) in self.spec.roles.iter().zip(&counters) {
+                for (column, amount) in &role.request {
+                    match needed.iter_mut().find(|(c, _)| c == column) {
+                        Some((_, sum)) => *sum += amount * i64::from(*count),
+                        None => needed.push((*column, amount * i64::from(*count))),
+                    }
+                }
+            }
+            if needed.iter().all(|(column, amount)| *amount <= 0 || node.left(*column, false) >= *amount) {
+                table.costs[entry] = 0;
+            }
+        }
+        table
+    }
+
+    /// Least cost of t blocks on a leaf domain's nodes: the fewest nodes, the fullest fits first.
+    fn leaf_table(&self, index: usize) -> Table {
+        let mut table = Table::of(vec![self.leaf_extent(index)]);
+        let charge = self.packing.domain[self.leaf_depth + 1];
+        let mut nodes = 0_u128;
+        let mut held = 0;
+        let slots = self.leaf_slots(index);
+        for entry in 0..table.costs.len() {
+            while held < entry as u64 {
+                held += slots[nodes as usize].0;
+                nodes += 1;
+            }
+            table.costs[entry] = nodes * charge;
+        }
+        table
+    }
+
+    /// Blocks that fit each node of a leaf domain, most first.
+    fn leaf_slots(&self, index: usize) -> Vec<(u64, usize)> {
+        let size = u64::from(self.sizes[0][self.leaf_depth + 1][0]);
+        let mut slots: Vec<(u64, usize)> = self.forest.parts[index]
+            .children
+            .iter()
+            .map(|child| (self.forest.parts[*child].fits[0] / size, *child))
+            .filter(|(slots, _)| *slots > 0)
+            .collect();
+        slots.sort_by_key(|(slots, child)| (std::cmp::Reverse(*slots), *child));
+        slots
+    }
+
+    /// Applies a depth's rules and charges to a joined table.
+    fn close(&self, index: usize, joined: &Table, trail: &mut Trail) {
+        let part = &self.forest.parts[index];
+        let mut table = Table::of(self.closed_extents(part.depth, &joined.extents));
+        trail.closed = vec![0; table.costs.len()];
+        let ruled =
+            self.spec.roles.iter().any(|role| role.segments.iter().any(|seg| seg.depth == part.depth));
+        for (entry, cost) in joined.reached() {
+            let mut cost = cost + self.charge(index, joined, entry);
+            let target = if ruled {
+                let Some((counters, broken)) = self.close_counters(part.depth, &joined.counters(entry)) else {
+                    continue;
+                };
+                cost += broken;
+                table.index(&counters)
+            } else {
+                entry
+            };
+            if cost < table.costs[target] {
+                table.costs[target] = cost;
+                trail.closed[target] = entry as u32;
+            }
+        }
+        trail.table = table;
+    }
+
+    fn close_counters(&self, depth: usize, counters: &[u32]) -> Option<(Vec<u32>, u128)> {
+        let mut broken = 0;
+        let mut after = Vec::new();
+        let mut at = 0;
+        for (i, role) in self.spec.roles.iter().enumerate() {
+            let sizes = &self.sizes[i][depth + 1];
+            let mine = counters[at..at + sizes.len()].to_vec();
+            at += sizes.len();
+            after.extend(blocks::close(role, depth, mine, sizes.clone(), &mut |size, count| {
+                broken += self.packing.broken(i, size, count);
+            })?);
+        }
+        Some((after, broken))
+    }
+
+    /// What using a part as an entry does costs: the domain itself, and how tightly it is filled.
+    fn charge(&self, index: usize, joined: &Table, entry: usize) -> u128 {
+        let part = &self.forest.parts[index];
+        if entry == 0 || part.depth == 0 {
+            return 0;
+        }
+        let paid = part.slot.is_none() && self.paid.contains(&part.domain);
+        let mut cost = if paid { 0 } else { self.packing.domain[part.depth] };
+        if part.depth == self.leaf_depth && part.untouched && !paid {
+            cost += self.packing.opened;
+        }
+        if self.packing.left[part.depth] > 0 && part.slot.is_none() {
+            let counters = joined.counters(entry);
+            let before: usize = (0..self.gauge).map(|role| self.sizes[role][part.depth + 1].len()).sum();
+            let used: u64 = self.sizes[self.gauge][part.depth + 1]
+                .iter()
+                .zip(&counters[before..])
+                .map(|(size, counter)| u64::from(*size) * u64::from(*counter))
+                .sum();
+            let left = part.fits[self.gauge].saturating_sub(used);
+            cost += self.packing.left[part.depth] * u128::from(left);
+        }
+        cost
+    }
+
+    /// Walks back from an entry of a part's table to the pods on its nodes.
+    fn walk(&self, index: usize, entry: usize, trails: &[Trail], pods: &mut [Vec<u32>]) {
+        let part = &self.forest.parts[index];
+        let trail = &trails[index];
+        let mut joined = trail.closed[entry] as usize;
+        if part.slot.is_some() {
+            let counters = Table { extents: self.node_extents(index), costs: Vec::new() }.counters(joined);
+            for (role, count) in counters.into_iter().enumerate() {
+                pods[role][index] = count;
+            }
+        } else if part.depth == self.leaf_depth && self.simple_leaves() {
+            let size = self.sizes[0][self.leaf_depth + 1][0];
+            for (child, count) in tightest(&self.leaf_slots(index), joined as u64) {
+                pods[0][child] = count as u32 * size;
+            }
+        } else {
+            for (child, join) in part.children.iter().zip(&trail.joins).rev() {
+                let (before, inside) = join[joined];
+                self.walk(*child, inside as usize, trails, pods);
+                joined = before as usize;
+            }
+        }
+    }
+}
+
+/// The fewest bins, and among those rather small ones, that hold `wanted`. `bins` are sorted, largest first.
+/// Returns how much goes to each.
+pub fn tightest(bins: &[(u64, usize)], wanted: u64) -> Vec<(usize, u64)> {
+    let mut count = 0;
+    let mut held = 0;
+    while held < wanted && count < bins.len() {
+        held += bins[count].0;
+        count += 1;
+    }
+    let mut taken: Vec<usize> = Vec::with_capacity(count);
+    let mut rest = wanted;
+    for left in (0..count).rev() {
+        // The smallest bin such that the `left` largest others still cover what remains.
+        let others: Vec<usize> = (0..bins.len()).filter(|i| !taken.contains(i)).collect();
+        let choice = others.iter().rev().copied().find(|i| {
+            let rest_of: u64 = others.iter().filter(|o| *o != i).take(left).map(|o| bins[*o].0).sum();
+            bins[*i].0 + rest_of >= rest
+        });
+        let Some(choice) = choice else { break };
+        taken.push(choice);
+        rest = rest.saturating_sub(bins[choice].0);
+    }
+    let mut rest = wanted;
+    taken
+        .into_iter()
+        .map(|i| {
+            let give = bins[i].0.min(rest);
+            rest -= give;
+            (bins[i].1, give)
+        })
+        .collect()
+}
+
+fn joined_extents(a: &[usize], b: &[usize], caps: &[usize]) -> Vec<usize> {
+    a.iter().zip(b).zip(caps).map(|((a, b), cap)| (a + b - 1).min(*cap)).collect()
+}
+
+/// Min-plus convolution of two tables, counters capped.
+fn join(a: &Table, b: &Table, caps: &[usize]) -> (Table, Vec<(u32, u32)>) {
+    let mut table = Table::of(joined_extents(&a.extents, &b.extents, caps));
+    let mut from = vec![(0, 0); table.costs.len()];
+    let right: Vec<(Vec<u32>, usize, u128)> =
+        b.reached().map(|(entry, cost)| (b.counters(entry), entry, cost)).collect();
+    let fits = |left: &[u32], right: &[u32], extents: &[usize]| {
+        left.iter().zip(right).zip(extents).all(|((l, r), extent)| ((l + r) as usize) < *extent)
+    };
+    for (left, cost) in a.reached() {
+        let counters = a.counters(left);
+        // Indices are linear in the counters, so that they add up.
+        let base = table.index(&counters);
+        for (other, entry, more) in &right {
+            if !fits(&counters, other, &table.extents) {
+                continue;
+            }
+            let target = base + table.index(other);
+            let sum = cost + more;
+            if sum < table.costs[target] {
+                table.costs[target] = sum;
+                from[target] = (left as u32, *entry as u32);
+            }
+        }
+    }
+    (table, from)
+}

@@ -1,0 +1,200 @@
+//! New nodes for lost units: replace them, else shrink, else move the whole gang.
+//!
+//! ```text
+//!   Plan + lost ──▶ survivors stay ──▶ Replaced (near the survivors) | Shrunk (renumbered) | Moved (all anew) | Reason
+//! ```
+
+use muster_model::{
+    Gang, GangState, NodeName, Plan, PlannedUnit, Reason, Resources, UnitId,
+    plan::{PlacedUnit, Placement},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    How,
+    cluster::Cluster,
+    place::{self, Request},
+    spec::{self, Objective},
+    tree::{DomainId, ROOT},
+};
+
+/// Nodes and what a gang holds of each.
+pub type Holdings = Vec<(NodeName, Resources)>;
+
+/// What some units and spares of a gang hold.
+pub fn holdings<'a>(
+    gang: &Gang,
+    units: impl IntoIterator<Item = &'a PlacedUnit>,
+    spares: &BTreeMap<String, Vec<NodeName>>,
+) -> Holdings {
+    let request = |role: &str, class: Option<&str>| {
+        // A class that the gang no longer lists still uses some accelerator: the first class's resource.
+        let class = gang.classes.iter().find(|c| Some(c.name.as_str()) == class).or(gang.classes.first());
+        gang.roles.iter().find(|r| r.name == role).map(|r| r.pod_requests(class))
+    };
+    let mut all = Vec::new();
+    let mut class = None;
+    for unit in units {
+        class = class.or(unit.class.as_deref());
+        if let Some(request) = request(&unit.id.role, unit.class.as_deref()) {
+            all.extend(unit.nodes.iter().map(|node| (node.clone(), request.clone())));
+        }
+    }
+    for (role, nodes) in spares {
+        if let Some(request) = request(role, class) {
+            all.extend(nodes.iter().map(|node| (node.clone(), request.clone())));
+        }
+    }
+    all
+}
+
+/// Adds (`sign` 1) or takes away (−1) holdings.
+pub fn charge(cluster: &mut Cluster, holdings: &Holdings, sign: i64) {
+    for (node, requests) in holdings {
+        cluster.charge(node, requests, sign);
+    }
+}
+
+/// What a gang in this state holds.
+pub fn held_by(gang: &Gang) -> Holdings {
+    match &gang.state {
+        GangState::Inactive | GangState::Waiting => Vec::new(),
+        GangState::Holding(plan) => {
+            holdings(gang, plan.units.iter().map(|unit| &unit.placed), &plan.spares)
+        }
+        GangState::Replan { plan, lost } => {
+            holdings(gang, survivors(plan, lost).map(|unit| &unit.placed), &plan.spares)
+        }
+    }
+}
+
+fn survivors<'a>(plan: &'a Plan, lost: &'a BTreeSet<UnitId>) -> impl Iterator<Item = &'a PlannedUnit> {
+    plan.units.iter().filter(|unit| !lost.contains(&unit.placed.id))
+}
+
+/// Finds new nodes for lost units. What the gang holds must be charged, and is charged unchanged on return.
+///
+/// # Errors
+/// Why none of the three ways is possible: the reason of the last, a whole new placement.
+pub fn replan(
+    cluster: &mut Cluster,
+    gang: &Gang,
+    plan: &Plan,
+    lost: &BTreeSet<UnitId>,
+) -> Result<(Placement, How), Reason> {
+    spec::compile(&cluster.tree, gang, None)?;
+    let freed = cluster.freed;
+    // The gang's own spares are there for this: the replacement may use them, and new ones are chosen after.
+    let spares = holdings(gang, [], &plan.spares);
+    charge(cluster, &spares, -1);
+    let replaced = replace(cluster, gang, plan, lost);
+    charge(cluster, &spares, 1);
+    let result = replaced
+        .map(|placement| (placement, How::Replaced))
+        .or_else(|| shrink(gang, plan, lost).map(|placement| (placement, How::Shrunk)))
+        .map_or_else(
+            || {
+                let held = held_by(gang);
+                charge(cluster, &held, -1);
+                let moved = place::place(cluster, &Request::fresh(gang));
+                charge(cluster, &held, 1);
+                moved.map(|solution| (solution.placement, How::Moved))
+            },
+            Ok,
+        );
+    cluster.freed = freed;
+    result
+}
+
+/// A gang that asks for the lost units only, on the class that the plan uses.
+fn lost_part(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Gang {
+    let mut part = gang.clone();
+    for role in &mut part.roles {
+        let units = plan.units.iter().filter(|u| u.placed.id.role == role.name && lost.contains(&u.placed.id));
+        let count = units.count() as u32;
+        (role.min, role.max, role.valid) = (count, count, Vec::new());
+    }
+    let used = plan.units.iter().find_map(|unit| unit.placed.class.as_ref());
+    if part.classes.iter().any(|class| Some(&class.name) == used) {
+        part.classes.retain(|class| Some(&class.name) == used);
+    }
+    part
+}
+
+fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Placement> {
+    let part = lost_part(gang, plan, lost);
+    let stay: Vec<&PlannedUnit> = survivors(plan, lost).collect();
+    let leaf = |name: &NodeName| cluster.node(cluster.slot(name.as_str())?)?.leaf;
+    let homes: Vec<DomainId> =
+        stay.iter().flat_map(|unit| &unit.placed.nodes).filter_map(leaf).collect();
+    let paid: BTreeSet<DomainId> = homes.iter().flat_map(|home| cluster.tree.ancestors(*home)).collect();
+    // From the smallest domain that holds the survivors outwards, so that the gang stays as compact as it can.
+    let tops: Vec<DomainId> = match homes.first() {
+        None => vec![ROOT],
+        Some(home) => cluster
+            .tree
+            .ancestors(*home)
+            .filter(|top| homes.iter().all(|other| cluster.tree.ancestors(*other).any(|d| d == *top)))
+            .collect(),
+    };
+    let spec = spec::compile(&cluster.tree, &part, None).ok()?;
+    let within = if homes.is_empty() { 0 } else { spec.within };
+    // Beside survivors the span is that of the domain tried, not that of the new pods alone.
+    let order: Vec<Objective> =
+        spec.order.into_iter().filter(|objective| homes.is_empty() || *objective != Objective::Span).collect();
+    for top in tops {
+        if cluster.tree.domain(top).depth < within {
+            break;
+        }
+        let request =
+            Request { gang: &part, order: Some(&order), top, paid: paid.clone(), steps: place::EXACT_STEPS };
+        if let Ok(found) = place::place(cluster, &request) {
+            return Some(merge(gang, plan, lost, found.placement));
+        }
+    }
+    None
+}
+
+/// The survivors with the replacements under the lost units' names.
+fn merge(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>, found: Placement) -> Placement {
+    let mut fresh: BTreeMap<String, Vec<PlacedUnit>> = BTreeMap::new();
+    for unit in found.units.into_iter().rev() {
+        fresh.entry(unit.id.role.clone()).or_default().push(unit);
+    }
+    let mut units = Vec::with_capacity(plan.units.len());
+    for role in &gang.roles {
+        let mut old: Vec<&PlacedUnit> =
+            plan.units.iter().map(|unit| &unit.placed).filter(|unit| unit.id.role == role.name).collect();
+        old.sort_by_key(|unit| unit.id.index);
+        for unit in old {
+            if !lost.contains(&unit.id) {
+                units.push(unit.clone());
+            } else if let Some(new) = fresh.get_mut(&role.name).and_then(Vec::pop) {
+                units.push(PlacedUnit { id: unit.id.clone(), ..new });
+            }
+        }
+    }
+    Placement { units, spares: found.spares }
+}
+
+/// The survivors alone, renumbered, if every role still has a valid count.
+fn shrink(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Placement> {
+    let mut units = Vec::new();
+    for role in &gang.roles {
+        let mut stay: Vec<PlacedUnit> = survivors(plan, lost)
+            .filter(|unit| unit.placed.id.role == role.name)
+            .map(|unit| unit.placed.clone())
+            .collect();
+        stay.sort_by_key(|unit| unit.id.index);
+        let count = stay.len() as u32;
+        if role.allowed_at_most(count) != Some(count) {
+            return None;
+        }
+        for (index, unit) in stay.iter_mut().enumerate() {
+            unit.id.index = index as u32;
+        }
+        units.extend(stay);
+    }
+    (!units.is_empty()).then(|| Placement { units, spares: plan.spares.clone() })
+}
+
