@@ -273,7 +273,8 @@ impl Cluster {
             return Some(NodeRefusal::OtherClass);
         }
         let repelled = |taint: &&muster_model::Taint| {
-            taint.effect != TaintEffect::PreferNoSchedule && !role.tolerations.iter().any(|t| t.tolerates(taint))
+            taint.effect != TaintEffect::PreferNoSchedule
+                && !role.tolerations.iter().any(|t| t.tolerates(taint))
         };
         if facts.taints.iter().any(|taint| repelled(&taint)) {
             return Some(NodeRefusal::Tainted);

@@ -18,8 +18,19 @@ pub struct Packing {
     pub broken: Vec<(usize, u32, u128)>,
     /// Charge for using a leaf domain that nothing else uses.
     pub opened: u128,
+    /// Charge per unit of [`potential`] lost in a leaf domain.
+    pub lost: u128,
     /// Charge per pod's worth of room left in a used domain, by depth.
     pub left: Vec<u128>,
+}
+
+/// Block sizes that later gangs are likely to ask for.
+const BLOCKS: [u64; 5] = [1, 2, 4, 8, 16];
+
+/// Worth of `free` pods' room in one domain: the pods that blocks of each usual size could use. A gang of 2 leaves more
+/// behind in a domain of 6 (a block of 4) than in one of 5 or 4.
+pub fn potential(free: u64) -> u64 {
+    BLOCKS.iter().map(|size| free / size * size).sum()
 }
 
 fn bits(most: u64) -> u32 {
@@ -27,8 +38,8 @@ fn bits(most: u64) -> u32 {
 }
 
 impl Packing {
-    /// Assigns fields: the order's first, then tightness: empty leaf domains opened, then room left in used domains,
-    /// from the inside out. What would not fit 127 bits is left out, least important first.
+    /// Assigns fields: the order's first, then tightness: empty leaf domains opened, then blocks that no longer fit
+    /// there, then room left in used domains, from the inside out. What would not fit 127 bits is left out, least important first.
     pub fn new(tree: &Tree, forest: &Forest, spec: &Spec) -> Self {
         let depths = tree.leaf_depth() + 2;
         let pods: u64 = spec.roles.iter().map(|r| u64::from(r.max()) * u64::from(r.pods)).sum();
@@ -50,6 +61,7 @@ impl Packing {
             domain: vec![0; depths],
             broken: Vec::new(),
             opened: 0,
+            lost: 0,
             left: vec![0; depths],
         };
         for objective in &spec.order {
@@ -74,6 +86,7 @@ impl Packing {
         }
         let leaf = tree.leaf_depth();
         packing.opened = take(domains_at[leaf]).map_or(0, |field| 1 << field.0);
+        packing.lost = take(room * BLOCKS.len() as u64).map_or(0, |field| 1 << field.0);
         for depth in (1..=leaf).rev() {
             packing.left[depth] = take(room).map_or(0, |field| 1 << field.0);
         }

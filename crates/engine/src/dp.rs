@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use crate::{
     blocks,
     cluster::Cluster,
-    cost::Packing,
+    cost::{Packing, potential},
     forest::Forest,
     spec::{Objective, Spec},
     tree::DomainId,
@@ -35,7 +35,11 @@ impl Table {
     }
 
     fn index(&self, counters: &[u32]) -> usize {
-        counters.iter().zip(&self.extents).rev().fold(0, |at, (counter, extent)| at * extent + *counter as usize)
+        counters
+            .iter()
+            .zip(&self.extents)
+            .rev()
+            .fold(0, |at, (counter, extent)| at * extent + *counter as usize)
     }
 
     fn counters(&self, mut index: usize) -> Vec<u32> {
@@ -102,9 +106,10 @@ impl<'a> Search<'a> {
     ) -> Self {
         let leaf_depth = cluster.tree.leaf_depth();
         let sizes = spec.roles.iter().map(|role| blocks::open_sizes(role, leaf_depth)).collect();
-        let gauge = forest.parts.last().map_or(0, |root| {
-            (0..spec.roles.len()).min_by_key(|role| root.fits[*role]).unwrap_or(0)
-        });
+        let gauge = forest
+            .parts
+            .last()
+            .map_or(0, |root| (0..spec.roles.len()).min_by_key(|role| root.fits[*role]).unwrap_or(0));
         Self { cluster, forest, spec, packing, paid, sizes, leaf_depth, gauge }
     }
 
@@ -405,7 +410,8 @@ impl<'a> Search<'a> {
         for (entry, cost) in joined.reached() {
             let mut cost = cost + self.charge(index, joined, entry);
             let target = if ruled {
-                let Some((counters, broken)) = self.close_counters(part.depth, &joined.counters(entry)) else {
+                let Some((counters, broken)) = self.close_counters(part.depth, &joined.counters(entry))
+                else {
                     continue;
                 };
                 cost += broken;
@@ -447,7 +453,8 @@ impl<'a> Search<'a> {
         if part.depth == self.leaf_depth && part.untouched && !paid {
             cost += self.packing.opened;
         }
-        if self.packing.left[part.depth] > 0 && part.slot.is_none() {
+        let gauged = self.packing.left[part.depth] > 0 || part.depth == self.leaf_depth;
+        if gauged && part.slot.is_none() {
             let counters = joined.counters(entry);
             let before: usize = (0..self.gauge).map(|role| self.sizes[role][part.depth + 1].len()).sum();
             let used: u64 = self.sizes[self.gauge][part.depth + 1]
@@ -457,6 +464,10 @@ impl<'a> Search<'a> {
                 .sum();
             let left = part.fits[self.gauge].saturating_sub(used);
             cost += self.packing.left[part.depth] * u128::from(left);
+            if part.depth == self.leaf_depth {
+                let lost = potential(part.fits[self.gauge]) - potential(left);
+                cost += self.packing.lost * u128::from(lost);
+            }
         }
         cost
     }
@@ -495,20 +506,28 @@ pub fn tightest(bins: &[(u64, usize)], wanted: u64) -> Vec<(usize, u64)> {
         held += bins[count].0;
         count += 1;
     }
-    let mut taken: Vec<usize> = Vec::with_capacity(count);
-    let mut rest = wanted;
-    for left in (0..count).rev() {
-        // The smallest bin such that the `left` largest others still cover what remains.
-        let others: Vec<usize> = (0..bins.len()).filter(|i| !taken.contains(i)).collect();
-        let choice = others.iter().rev().copied().find(|i| {
-            let rest_of: u64 = others.iter().filter(|o| *o != i).take(left).map(|o| bins[*o].0).sum();
-            bins[*i].0 + rest_of >= rest
-        });
-        let Some(choice) = choice else { break };
-        taken.push(choice);
-        rest = rest.saturating_sub(bins[choice].0);
+    // The largest `count` hold it; each gives way to the smallest bin that the slack allows.
+    let mut slack = held.saturating_sub(wanted);
+    let mut taken: Vec<usize> = (0..count).collect();
+    let mut unused = count;
+    for choice in taken.iter_mut().rev() {
+        let enough = bins[*choice].0.saturating_sub(slack);
+        let smallest = bins.partition_point(|(size, _)| *size >= enough);
+        if smallest <= unused {
+            break;
+        }
+        let size = bins[smallest - 1].0;
+        if size == bins[*choice].0 {
+            break;
+        }
+        // Of equal bins the first.
+        let first = bins.partition_point(|(other, _)| *other > size).max(unused);
+        slack -= bins[*choice].0 - size;
+        *choice = first;
+        unused = first + 1;
     }
     let mut rest = wanted;
+    taken.sort_unstable();
     taken
         .into_iter()
         .map(|i| {
@@ -542,7 +561,8 @@ fn join(a: &Table, b: &Table, caps: &[usize]) -> (Table, Vec<(u32, u32)>) {
             }
             let target = base + table.index(other);
             let sum = cost + more;
-            if sum < table.costs[target] {
+            // Of equal costs the one that fills earlier children: ranks start where the tree does.
+            if sum <= table.costs[target] {
                 table.costs[target] = sum;
                 from[target] = (left as u32, *entry as u32);
             }

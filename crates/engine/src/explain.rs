@@ -1,9 +1,6 @@
 //! Why a gang is not placed: the binding constraint and the nearest misses, as one [`Reason`].
 
-use muster_model::{
-    AcceleratorClass, DomainMiss, Gang, Reason, Resources,
-    reason::NodeRefusal,
-};
+use muster_model::{AcceleratorClass, DomainMiss, Gang, Reason, Resources, reason::NodeRefusal};
 use std::collections::BTreeMap;
 
 use crate::{
@@ -33,7 +30,8 @@ fn units_alone(cluster: &Cluster, forest: &Forest, spec: &Spec, index: usize) ->
     let sizes = forest::block_sizes(role, leaf, false);
     let blocks = forest.floors(role, leaf, false, |part| forest.parts[part].fits[index]);
     let units = |part: usize| {
-        (blocks[part] * sizes[forest.parts[part].depth] / u64::from(role.pods)).min(u64::from(u32::MAX)) as u32
+        (blocks[part] * sizes[forest.parts[part].depth] / u64::from(role.pods)).min(u64::from(u32::MAX))
+            as u32
     };
     let top = forest.root().map_or(0, |root| forest.parts[root].depth);
     (0..forest.parts.len())
@@ -155,7 +153,8 @@ fn scattered(
     let blocks = blocks_of(spec, of);
     if root.fits[role] < wanted || blocks.is_empty() {
         let depth = if spec.within > root.depth { spec.within } else { root.depth };
-        let nearest = if spec.within > 0 { misses(cluster, forest, role, depth, wanted as u32) } else { Vec::new() };
+        let nearest =
+            if spec.within > 0 { misses(cluster, forest, role, depth, wanted as u32) } else { Vec::new() };
         return (None, nearest);
     }
     let lost = |pods: u32, depth: usize| -> u64 {
@@ -185,14 +184,13 @@ fn refusals(
     let mut all = BTreeMap::new();
     let request = &spec.roles[role].request;
     for (_, node, facts) in cluster.nodes() {
-        let refusal =
-            Cluster::refusal(facts, &gang.roles[role], class, &gang.avoid, false).or_else(|| {
-                if node.fits(request, true) == 0 {
-                    Some(NodeRefusal::TooSmall)
-                } else {
-                    (node.fits(request, false) == 0).then_some(NodeRefusal::Busy)
-                }
-            });
+        let refusal = Cluster::refusal(facts, &gang.roles[role], class, &gang.avoid, false).or_else(|| {
+            if node.fits(request, true) == 0 {
+                Some(NodeRefusal::TooSmall)
+            } else {
+                (node.fits(request, false) == 0).then_some(NodeRefusal::Busy)
+            }
+        });
         if let Some(refusal) = refusal {
             *all.entry(refusal).or_insert(0) += 1;
         }

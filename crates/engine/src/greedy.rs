@@ -42,7 +42,9 @@ impl Trial<'_> {
     fn fits(&self, role: usize, part: usize) -> u64 {
         let most = self.forest.parts[part].fits[role];
         let alone = self.pods.iter().all(|pods| pods[part] == 0);
-        let Some(node) = self.forest.parts[part].slot.and_then(|slot| self.cluster.node(slot)) else { return 0 };
+        let Some(node) = self.forest.parts[part].slot.and_then(|slot| self.cluster.node(slot)) else {
+            return 0;
+        };
         if alone || most == 0 {
             return most;
         }
@@ -98,10 +100,13 @@ impl Trial<'_> {
         let mut rest = wanted * forest::ratio(sizes, depth);
         let mut children: Vec<usize> =
             self.forest.parts[part].children.iter().copied().filter(|child| blocks[*child] > 0).collect();
-        children.sort_by_key(|child| (blocks[*child], self.forest.parts[*child].fits[role], usize::MAX - *child));
+        children
+            .sort_by_key(|child| (blocks[*child], self.forest.parts[*child].fits[role], usize::MAX - *child));
         while rest > 0 {
             let enough = children.partition_point(|child| blocks[*child] < rest);
-            let child = if enough < children.len() { children.remove(enough) } else {
+            let child = if enough < children.len() {
+                children.remove(enough)
+            } else {
                 let Some(largest) = children.pop() else { return };
                 largest
             };
@@ -120,7 +125,8 @@ pub fn place(cluster: &Cluster, forest: &Forest, spec: &Spec) -> Result<Best, Sh
     let mut short = Short { role: 0, fits: 0, tried: 0 };
     let mut most: Option<(Vec<u32>, Best)> = None;
     // From the outside in: the outermost domains give the most units, an inner one is better if it holds as many.
-    let mut order: Vec<usize> = (0..forest.parts.len()).filter(|i| forest.parts[*i].depth >= spec.within).collect();
+    let mut order: Vec<usize> =
+        (0..forest.parts.len()).filter(|i| forest.parts[*i].depth >= spec.within).collect();
     if !spec.order.contains(&Objective::Span) {
         order.retain(|i| forest.parts[*i].depth == spec.within);
     }
@@ -269,14 +275,7 @@ fn role_orders(spec: &Spec) -> Vec<Vec<usize>> {
     match first[..] {
         [a, b] => vec![vec![a, b], vec![b, a]],
         [a, b, c] => {
-            vec![
-                vec![a, b, c],
-                vec![a, c, b],
-                vec![b, a, c],
-                vec![b, c, a],
-                vec![c, a, b],
-                vec![c, b, a],
-            ]
+            vec![vec![a, b, c], vec![a, c, b], vec![b, a, c], vec![b, c, a], vec![c, a, b], vec![c, b, a]]
         }
         _ => {
             let given: Vec<usize> = (0..spec.roles.len()).collect();

@@ -74,7 +74,8 @@ pub fn place(cluster: &mut Cluster, request: &Request<'_>) -> Result<Solution, R
         match place_class(cluster, request, &spec, class) {
             Ok(solution) => return Ok(solution),
             Err(reason) => {
-                if nearest.as_ref().is_none_or(|known| explain::nearness(&reason) > explain::nearness(known)) {
+                if nearest.as_ref().is_none_or(|known| explain::nearness(&reason) > explain::nearness(known))
+                {
                     nearest = Some(reason);
                 }
             }
@@ -122,7 +123,8 @@ fn finish(
     let name = |slot: &usize| cluster.node(*slot).map(|node| node.name.clone());
     let mut placement = Placement::default();
     for (index, role) in spec.roles.iter().enumerate() {
-        let units = layout::units(forest, role, cluster.tree.leaf_depth(), best.top, |part| best.pods[index][part]);
+        let units =
+            layout::units(forest, role, cluster.tree.leaf_depth(), best.top, |part| best.pods[index][part]);
         let class = class.filter(|_| request.gang.roles[index].devices > 0).map(|class| class.name.clone());
         placement.units.extend(units.iter().enumerate().map(|(unit, slots)| PlacedUnit {
             id: UnitId { role: role.name.clone(), index: unit as u32 },
@@ -190,7 +192,8 @@ pub fn evaluate(cluster: &Cluster, gang: &Gang, order: &[Objective], placement: 
         let rule = of.and_then(|r| {
             r.segments.iter().find(|s| s.pods == pods && s.mode == muster_model::Mode::Preferred)
         });
-        let Some(depth) = rule.and_then(|s| cluster.tree.topology.level(&s.level)).map(|level| level + 1) else {
+        let Some(depth) = rule.and_then(|s| cluster.tree.topology.level(&s.level)).map(|level| level + 1)
+        else {
             return 0;
         };
         let units = placement.units.iter().filter(|unit| unit.id.role == role);
@@ -206,7 +209,9 @@ pub fn evaluate(cluster: &Cluster, gang: &Gang, order: &[Objective], placement: 
             Objective::Units => placement.units.len() as u64,
             Objective::Broken { role, pods } => broken(role, *pods),
             Objective::Span => (1..=depths).filter(|depth| used(*depth) > 1).count() as u64,
-            Objective::Domains(level) => cluster.tree.topology.level(level).map_or(0, |level| used(level + 1)),
+            Objective::Domains(level) => {
+                cluster.tree.topology.level(level).map_or(0, |level| used(level + 1))
+            }
         })
         .collect()
 }

@@ -59,9 +59,7 @@ pub fn charge(cluster: &mut Cluster, holdings: &Holdings, sign: i64) {
 pub fn held_by(gang: &Gang) -> Holdings {
     match &gang.state {
         GangState::Inactive | GangState::Waiting => Vec::new(),
-        GangState::Holding(plan) => {
-            holdings(gang, plan.units.iter().map(|unit| &unit.placed), &plan.spares)
-        }
+        GangState::Holding(plan) => holdings(gang, plan.units.iter().map(|unit| &unit.placed), &plan.spares),
         GangState::Replan { plan, lost } => {
             holdings(gang, survivors(plan, lost).map(|unit| &unit.placed), &plan.spares)
         }
@@ -110,7 +108,8 @@ pub fn replan(
 fn lost_part(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Gang {
     let mut part = gang.clone();
     for role in &mut part.roles {
-        let units = plan.units.iter().filter(|u| u.placed.id.role == role.name && lost.contains(&u.placed.id));
+        let units =
+            plan.units.iter().filter(|u| u.placed.id.role == role.name && lost.contains(&u.placed.id));
         let count = units.count() as u32;
         (role.min, role.max, role.valid) = (count, count, Vec::new());
     }
@@ -125,8 +124,7 @@ fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<Unit
     let part = lost_part(gang, plan, lost);
     let stay: Vec<&PlannedUnit> = survivors(plan, lost).collect();
     let leaf = |name: &NodeName| cluster.node(cluster.slot(name.as_str())?)?.leaf;
-    let homes: Vec<DomainId> =
-        stay.iter().flat_map(|unit| &unit.placed.nodes).filter_map(leaf).collect();
+    let homes: Vec<DomainId> = stay.iter().flat_map(|unit| &unit.placed.nodes).filter_map(leaf).collect();
     let paid: BTreeSet<DomainId> = homes.iter().flat_map(|home| cluster.tree.ancestors(*home)).collect();
     // From the smallest domain that holds the survivors outwards, so that the gang stays as compact as it can.
     let tops: Vec<DomainId> = match homes.first() {
@@ -140,8 +138,11 @@ fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<Unit
     let spec = spec::compile(&cluster.tree, &part, None).ok()?;
     let within = if homes.is_empty() { 0 } else { spec.within };
     // Beside survivors the span is that of the domain tried, not that of the new pods alone.
-    let order: Vec<Objective> =
-        spec.order.into_iter().filter(|objective| homes.is_empty() || *objective != Objective::Span).collect();
+    let order: Vec<Objective> = spec
+        .order
+        .into_iter()
+        .filter(|objective| homes.is_empty() || *objective != Objective::Span)
+        .collect();
     for top in tops {
         if cluster.tree.domain(top).depth < within {
             break;
@@ -197,4 +198,3 @@ fn shrink(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Placement
     }
     (!units.is_empty()).then(|| Placement { units, spares: plan.spares.clone() })
 }
-

@@ -32,7 +32,8 @@ pub fn solve(
     gangs
         .iter()
         .map(|(gang, order)| {
-            let request = Request { order: order.as_deref(), steps: 20 * EXACT_STEPS, ..Request::fresh(gang) };
+            let request =
+                Request { order: order.as_deref(), steps: 20 * EXACT_STEPS, ..Request::fresh(gang) };
             let solution = place::place(&mut cluster, &request)?;
             let held = replan::holdings(gang, &solution.placement.units, &solution.placement.spares);
             replan::charge(&mut cluster, &held, 1);

@@ -51,9 +51,9 @@ impl std::str::FromStr for Objective {
                 .parse()
                 .map(|pods| Self::Broken { role: role.to_owned(), pods })
                 .map_err(|_| format!("{text:?}: the block size must be a number")),
-            _ => Err(format!(
-                "{text:?} is no objective: write units, span, broken:ROLE:SIZE or domains:LEVEL"
-            )),
+            _ => {
+                Err(format!("{text:?} is no objective: write units, span, broken:ROLE:SIZE or domains:LEVEL"))
+            }
         }
     }
 }
@@ -65,9 +65,10 @@ pub fn standard_order(tree: &Tree, gang: &Gang) -> Vec<Objective> {
         .roles
         .iter()
         .flat_map(|role| {
-            role.segments.iter().filter(|s| s.mode == Mode::Preferred && s.pods > 1).map(|s| {
-                (s.pods, Objective::Broken { role: role.name.clone(), pods: s.pods })
-            })
+            role.segments
+                .iter()
+                .filter(|s| s.mode == Mode::Preferred && s.pods > 1)
+                .map(|s| (s.pods, Objective::Broken { role: role.name.clone(), pods: s.pods }))
         })
         .collect();
     broken.sort_by_key(|(pods, _)| *pods);

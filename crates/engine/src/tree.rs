@@ -52,13 +52,8 @@ impl Tree {
     /// A tree without nodes.
     pub fn new(topology: Topology) -> Self {
         let carried = vec![0; topology.levels.len()];
-        let root = Domain {
-            parent: ROOT,
-            depth: 0,
-            key: None,
-            children: BTreeMap::new(),
-            nodes: BTreeSet::new(),
-        };
+        let root =
+            Domain { parent: ROOT, depth: 0, key: None, children: BTreeMap::new(), nodes: BTreeSet::new() };
         Self { topology, domains: vec![root], vacant: Vec::new(), carried }
     }
 
@@ -82,8 +77,10 @@ impl Tree {
 
     /// Path of a domain from the outermost level, joined by `/`; `cluster` for the root.
     pub fn path(&self, id: DomainId) -> String {
-        let mut parts: Vec<String> =
-            self.ancestors(id).filter_map(|d| self.domains[d].key.as_ref().map(ToString::to_string)).collect();
+        let mut parts: Vec<String> = self
+            .ancestors(id)
+            .filter_map(|d| self.domains[d].key.as_ref().map(ToString::to_string))
+            .collect();
         parts.reverse();
         if parts.is_empty() { "cluster".into() } else { parts.join("/") }
     }

@@ -125,7 +125,12 @@ impl Topology {
     /// A node without a level's label gets a domain of its own there. A level that no node of the cluster carries
     /// (`present` is false) is as fine as the next level inside it that somebody carries, else as the nodes: racks
     /// stay racks where nobody labels regions.
-    pub fn path(&self, name: &NodeName, labels: &BTreeMap<String, String>, present: &[bool]) -> Vec<DomainKey> {
+    pub fn path(
+        &self,
+        name: &NodeName,
+        labels: &BTreeMap<String, String>,
+        present: &[bool],
+    ) -> Vec<DomainKey> {
         let own = || DomainKey::Own(name.clone());
         let mut inner = own();
         let mut keys: Vec<DomainKey> = (0..self.levels.len())

@@ -3,8 +3,8 @@
 
 use muster_engine::Objective;
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, NodeName, ObjectKey, Resources, Role, Segment, Topology,
-    Uid, Within, plan::Placement,
+    AcceleratorClass, Gang, GangState, Level, Mode, Node, NodeName, ObjectKey, Resources, Role, Segment,
+    Topology, Uid, Within, plan::Placement,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,7 +112,8 @@ impl Case {
         };
         let within = gang.get("within").filter(|w| !w.is_null());
         Gang {
-            within: within.map(|w| Within { level: level(text(&w["level"]), innermost), mode: mode(&w["mode"]) }),
+            within: within
+                .map(|w| Within { level: level(text(&w["level"]), innermost), mode: mode(&w["mode"]) }),
             ..gang_of(text(&gang["name"]), list(&gang["roles"]).iter().map(role).collect())
         }
     }
@@ -201,7 +202,10 @@ pub fn errors(topology: &Topology, nodes: &[Node], placed: &[(&Gang, &Placement)
                 for segment in role.segments.iter().filter(|s| s.mode == Mode::Required) {
                     for block in unit.nodes.chunks(segment.pods as usize) {
                         if domains(topology, &by_name, block, &segment.level).len() > 1 {
-                            errors.push(format!("{}: {:?} is split over {}s", gang.key, unit.id, segment.level));
+                            errors.push(format!(
+                                "{}: {:?} is split over {}s",
+                                gang.key, unit.id, segment.level
+                            ));
                         }
                     }
                 }
@@ -239,8 +243,10 @@ fn domains(
         .iter()
         .filter_map(|name| nodes.get(name))
         .map(|node| {
-            let own = |key: &String| node.labels.get(key).cloned().unwrap_or_else(|| format!("own {}", node.name));
-            let mut path: Vec<String> = topology.levels.iter().take(depth + 1).map(|l| own(&l.keys[0])).collect();
+            let own =
+                |key: &String| node.labels.get(key).cloned().unwrap_or_else(|| format!("own {}", node.name));
+            let mut path: Vec<String> =
+                topology.levels.iter().take(depth + 1).map(|l| own(&l.keys[0])).collect();
             if depth == topology.levels.len() {
                 path = vec![node.name.to_string()];
             }

@@ -1,0 +1,173 @@
+//! Lost units: replaced near the survivors, else dropped, else the whole gang moves.
+
+mod common;
+
+use common::{gang_of, node_at, role_of};
+use muster_engine::{Decision, Engine, Event, How};
+use muster_model::{
+    Gang, GangState, Mode, Node, Plan, Reason, Resources, Role, Segment, UnitId,
+    plan::{PlacedUnit, Placement},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn node(name: &str) -> Node {
+    let rack = name[..1].to_owned();
+    let labels = [("network.topology.nvidia.com/leaf".to_owned(), rack)];
+    node_at(name, labels, Resources::of([("cpu", 1_000), ("pods", 10)]))
+}
+
+/// Racks a, b, … with nodes of one core each.
+fn engine(names: &[&str]) -> Engine {
+    let mut engine = Engine::new();
+    for name in names {
+        engine.apply(Event::Node(node(name)));
+    }
+    engine
+}
+
+fn role(pods: u32, min: u32, max: u32) -> Role {
+    role_of("w", Resources::of([("cpu", 1_000)]), pods, min, max)
+}
+
+fn unit(index: u32) -> UnitId {
+    UnitId { role: "w".into(), index }
+}
+
+fn plan(units: &[&[&str]], spares: &[&str]) -> Plan {
+    let units = units.iter().enumerate().map(|(index, nodes)| PlacedUnit {
+        id: unit(index as u32),
+        class: None,
+        nodes: nodes.iter().map(|n| (*n).into()).collect(),
+    });
+    let mut placement = Placement { units: units.collect(), spares: BTreeMap::new() };
+    if !spares.is_empty() {
+        placement.spares.insert("w".into(), spares.iter().map(|n| (*n).into()).collect());
+    }
+    Plan::next(None, 1, placement, &BTreeSet::new(), false)
+}
+
+fn replan(engine: &mut Engine, role: Role, plan: Plan, lost: &[u32]) -> Result<(Vec<String>, How), Reason> {
+    let lost = lost.iter().map(|index| unit(*index)).collect();
+    let gang = Gang { state: GangState::Replan { plan, lost }, ..gang_of("g", vec![role]) };
+    engine.apply(Event::Gang(gang));
+    match engine.decide(0, 1).remove(0) {
+        Decision::Place { placement, how, .. } => {
+            let text = |u: &PlacedUnit| {
+                let nodes: Vec<&str> = u.nodes.iter().map(muster_model::NodeName::as_str).collect();
+                format!("{}:{}", u.id.index, nodes.join(","))
+            };
+            Ok((placement.units.iter().map(text).collect(), how))
+        }
+        Decision::Refuse { reason, .. } => Err(reason),
+    }
+}
+
+/// A pod that is leaving, or was lost with its node.
+fn leave(engine: &mut Engine, node: &str) {
+    let requests = Resources::of([("cpu", 1_000), ("pods", 1)]);
+    engine.apply(Event::Use { id: format!("pod on {node}"), node: node.into(), requests });
+}
+
+#[test]
+fn a_lost_unit_goes_near_the_survivors_and_keeps_its_index() {
+    let mut engine = engine(&["a0", "a1", "a2", "b0", "b1", "b2"]);
+    leave(&mut engine, "b0");
+    let result = replan(&mut engine, role(1, 2, 2), plan(&[&["b0"], &["b1"]], &[]), &[0]);
+    assert_eq!(result, Ok((vec!["0:b2".into(), "1:b1".into()], How::Replaced)));
+}
+
+#[test]
+fn outside_the_survivors_domain_if_that_is_full() {
+    let mut engine = engine(&["a0", "a1", "b0", "b1"]);
+    leave(&mut engine, "b0");
+    let result = replan(&mut engine, role(1, 2, 2), plan(&[&["b0"], &["b1"]], &[]), &[0]);
+    assert_eq!(result, Ok((vec!["0:a0".into(), "1:b1".into()], How::Replaced)));
+}
+
+#[test]
+fn the_spare_is_used_first_and_a_new_one_chosen() {
+    let mut engine = engine(&["a0", "a1", "a2", "b0"]);
+    leave(&mut engine, "a0");
+    let with_spare = Role { spares: 1, ..role(1, 2, 2) };
+    let gang = Gang {
+        state: GangState::Replan { plan: plan(&[&["a0"], &["a1"]], &["a2"]), lost: [unit(0)].into() },
+        ..gang_of("g", vec![with_spare])
+    };
+    engine.apply(Event::Gang(gang));
+    let decisions = engine.decide(0, 1);
+    let [Decision::Place { placement, how: How::Replaced, .. }] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    assert_eq!(placement.units[0].nodes, ["a2".into()]);
+    assert!(placement.spares.is_empty(), "rack a has no other node, and the replacement stays in it");
+}
+
+#[test]
+fn old_nodes_of_lost_units_are_free_unless_something_is_there() {
+    let mut free = engine(&["a0", "a1"]);
+    let result = replan(&mut free, role(1, 2, 2), plan(&[&["a0"], &["a1"]], &[]), &[0]);
+    assert_eq!(result, Ok((vec!["0:a0".into(), "1:a1".into()], How::Replaced)));
+
+    let mut busy = engine(&["a0", "a1"]);
+    leave(&mut busy, "a0");
+    assert!(replan(&mut busy, role(1, 2, 2), plan(&[&["a0"], &["a1"]], &[]), &[0]).is_err());
+}
+
+#[test]
+fn survivors_are_renumbered_when_no_node_is_left_and_the_count_is_valid() {
+    let mut engine = engine(&["a0", "a1", "a2"]);
+    leave(&mut engine, "a1");
+    let three = plan(&[&["a0"], &["a1"], &["a2"]], &[]);
+    let result = replan(&mut engine, role(1, 1, 3), three.clone(), &[1]);
+    assert_eq!(result, Ok((vec!["0:a0".into(), "1:a2".into()], How::Shrunk)));
+    let odd = Role { valid: vec![1, 3], ..role(1, 1, 3) };
+    let result = replan(&mut engine, odd, three, &[1]);
+    assert_eq!(result, Ok((vec!["0:a0".into()], How::Moved)), "two units are not allowed, one is");
+}
+
+#[test]
+fn the_whole_gang_moves_when_survivors_are_too_few_and_their_own_nodes_count_as_free() {
+    // Two pods must share a rack. Rack a has lost a node, rack b has two.
+    let mut engine = engine(&["a0", "a1", "b0", "b1", "b2"]);
+    leave(&mut engine, "a1");
+    leave(&mut engine, "b0");
+    let together = Role {
+        segments: vec![Segment { pods: 1, level: "Rack".into(), mode: Mode::Required }],
+        ..role(1, 2, 2)
+    };
+    let gang = Gang {
+        within: Some(muster_model::Within { level: "Rack".into(), mode: Mode::Required }),
+        state: GangState::Replan { plan: plan(&[&["a0"], &["a1"]], &[]), lost: [unit(1)].into() },
+        ..gang_of("g", vec![together])
+    };
+    engine.apply(Event::Gang(gang));
+    let decisions = engine.decide(0, 1);
+    let [Decision::Place { placement, how: How::Moved, .. }] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    let nodes: Vec<&str> =
+        placement.units.iter().flat_map(|u| &u.nodes).map(muster_model::NodeName::as_str).collect();
+    assert_eq!(nodes, ["b1", "b2"]);
+}
+
+#[test]
+fn a_refused_replan_keeps_holding_its_survivors_and_is_asked_again_when_room_appears() {
+    let mut engine = engine(&["a0", "a1"]);
+    leave(&mut engine, "a0");
+    assert!(replan(&mut engine, role(1, 2, 2), plan(&[&["a0"], &["a1"]], &[]), &[0]).is_err());
+    let other = gang_of("other", vec![role(1, 1, 1)]);
+    engine.apply(Event::Gang(other.clone()));
+    assert!(matches!(&engine.decide(0, 9)[..], [Decision::Refuse { key, .. }] if *key == other.key));
+    engine.apply(Event::GangGone(other.key));
+    engine.apply(Event::UseGone { id: "pod on a0".into() });
+    assert!(matches!(&engine.decide(0, 9)[..], [Decision::Place { how: How::Replaced, .. }]));
+}
+
+#[test]
+fn a_gang_of_one_unit_is_placed_anew() {
+    let mut engine = engine(&["a0", "a1", "b0", "b1"]);
+    leave(&mut engine, "a0");
+    leave(&mut engine, "a1");
+    let result = replan(&mut engine, role(2, 1, 1), plan(&[&["a0", "a1"]], &[]), &[0]);
+    assert_eq!(result, Ok((vec!["0:b0,b1".into()], How::Replaced)));
+}
