@@ -1,1 +1,16 @@
 //! From watch events to engine state, synchronously.
+//!
+//! ```text
+//!   Node, Pod (k8s objects) ──convert──▶ model::Node, PodFacts ──┐
+//!   model::Gang with its plan ───────────────────────────────────┴─▶ Cluster ──Event──▶ Engine
+//! ```
+//!
+//! Whole Kubernetes objects are not kept: what is needed of a node or pod is taken at the edge.
+
+pub mod convert;
+pub mod map;
+pub mod pods;
+mod state;
+
+pub use pods::{PodEnd, PodFacts, PodPhase, Slot};
+pub use state::Cluster;

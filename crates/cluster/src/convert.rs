@@ -1,0 +1,177 @@
+//! Kubernetes objects to model types. Bad input in one object never stops others: it is returned as a warning.
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use muster_model::{
+    Node, NodeName, NodeSelectorTerm, Operator, Requirement, Resources, Taint, TaintEffect, Toleration, Uid,
+    node, resources,
+};
+use std::collections::BTreeMap;
+
+/// A node's facts, and a sentence for each field that could not be read (that resource counts as zero).
+pub fn node(object: &core::Node) -> (Node, Vec<String>) {
+    let mut warnings = Vec::new();
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let status = object.status.as_ref();
+    let spec = object.spec.as_ref();
+    let allocatable = status.and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()));
+    let mut amounts = Resources::default();
+    for (resource, quantity) in allocatable.into_iter().flatten() {
+        match amount(resource, quantity) {
+            Ok(amount) => amounts.set(resource, amount),
+            Err(error) => warnings.push(format!("node {name}: status.allocatable[{resource}]: {error}; counted as 0")),
+        }
+    }
+    if !amounts.0.contains_key(resources::PODS) {
+        // Kubelets always report it; a hand-written node may not. 110 is the kubelet's default.
+        amounts.set(resources::PODS, 110);
+    }
+    let taints = spec.and_then(|s| s.taints.as_ref()).into_iter().flatten();
+    let node = Node {
+        name: NodeName::from(name),
+        uid: Uid(object.metadata.uid.clone().unwrap_or_default()),
+        labels: object.metadata.labels.clone().unwrap_or_default(),
+        taints: taints.filter_map(taint).collect(),
+        allocatable: amounts,
+        ready: status
+            .and_then(|s| s.conditions.as_ref())
+            .is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True")),
+        cordoned: spec.and_then(|s| s.unschedulable).unwrap_or(false),
+    };
+    (node, warnings)
+}
+
+fn amount(resource: &str, quantity: &Quantity) -> Result<i64, String> {
+    let parse =
+        if resource == resources::CPU { muster_model::quantity::parse_milli } else { muster_model::quantity::parse_units };
+    parse(&quantity.0).map_err(|error| error.to_string())
+}
+
+fn effect(text: &str) -> Option<TaintEffect> {
+    match text {
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "PreferNoSchedule" => Some(TaintEffect::PreferNoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
+        _ => None,
+    }
+}
+
+/// A taint with an effect that we do not know does nothing, as in Kubernetes.
+fn taint(taint: &core::Taint) -> Option<Taint> {
+    Some(Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone().unwrap_or_default(),
+        effect: effect(&taint.effect)?,
+    })
+}
+
+/// The tolerations of a pod.
+pub fn tolerations(spec: &core::PodSpec) -> Vec<Toleration> {
+    let all = spec.tolerations.as_ref().into_iter().flatten();
+    all.map(|t| node::Toleration {
+        key: t.key.clone().filter(|key| !key.is_empty()),
+        exists: t.operator.as_deref() == Some("Exists"),
+        value: t.value.clone().unwrap_or_default(),
+        effect: t.effect.as_deref().and_then(effect),
+    })
+    .collect()
+}
+
+/// The required node affinity of a pod.
+pub fn affinity(spec: &core::PodSpec) -> Vec<NodeSelectorTerm> {
+    let terms = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
+        .map(|selector| selector.node_selector_terms.as_slice());
+    terms.unwrap_or_default().iter().map(term).collect()
+}
+
+fn term(term: &core::NodeSelectorTerm) -> NodeSelectorTerm {
+    let labels = term.match_expressions.iter().flatten().map(|r| requirement(r, false));
+    let fields = term.match_fields.iter().flatten().map(|r| requirement(r, true));
+    NodeSelectorTerm { requirements: labels.chain(fields).collect() }
+}
+
+/// A label requirement of Kubernetes. An operator that does not exist matches nothing (the API server refuses it).
+pub fn requirement(r: &core::NodeSelectorRequirement, field: bool) -> Requirement {
+    let (operator, values) = match r.operator.as_str() {
+        "NotIn" => (Operator::NotIn, r.values.clone()),
+        "Exists" => (Operator::Exists, None),
+        "DoesNotExist" => (Operator::DoesNotExist, None),
+        "Gt" => (Operator::Gt, r.values.clone()),
+        "Lt" => (Operator::Lt, r.values.clone()),
+        "In" => (Operator::In, r.values.clone()),
+        _ => (Operator::In, None),
+    };
+    Requirement { key: r.key.clone(), operator, values: values.unwrap_or_default(), field }
+}
+
+/// What a pod requests, as kube-scheduler and the kubelet count it: the larger of the sum over containers (with
+/// sidecars) and the peak during initialisation, plus overhead; pod-level requests replace what they name.
+/// `allocated` gives what the kubelet has allocated to a container already, which counts where it is more.
+/// One of `pods` is included.
+///
+/// # Errors
+/// The field and why it cannot be read.
+pub fn pod_requests(
+    spec: &core::PodSpec,
+    allocated: &BTreeMap<String, Resources>,
+) -> Result<Resources, String> {
+    let mut steady = Resources::default();
+    for container in &spec.containers {
+        let mut own = container_requests(container, "containers")?;
+        if let Some(more) = allocated.get(&container.name) {
+            own.maximum(more);
+        }
+        steady.add(&own);
+    }
+    // Init containers run one after the other; those that restart (sidecars) stay beside all that follow.
+    let mut sidecars = Resources::default();
+    let mut peak = Resources::default();
+    for container in spec.init_containers.iter().flatten() {
+        let own = container_requests(container, "initContainers")?;
+        let mut during = sidecars.clone();
+        during.add(&own);
+        peak.maximum(&during);
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars.add(&own);
+        }
+    }
+    steady.add(&sidecars);
+    steady.maximum(&peak);
+    if let Some(pod_level) = &spec.resources {
+        for (name, quantity) in requested(pod_level.requests.as_ref(), pod_level.limits.as_ref()) {
+            let value = amount(name, quantity).map_err(|e| format!("spec.resources[{name}]: {e}"))?;
+            steady.set(name, value);
+        }
+    }
+    for (name, quantity) in spec.overhead.iter().flatten() {
+        let value = amount(name, quantity).map_err(|e| format!("spec.overhead[{name}]: {e}"))?;
+        steady.add(&Resources::of([(name.as_str(), value)]));
+    }
+    steady.set(resources::PODS, 1);
+    Ok(steady)
+}
+
+/// Requests, and limits where no request is given (Kubernetes defaults the one from the other).
+fn requested<'a>(
+    requests: Option<&'a BTreeMap<String, Quantity>>,
+    limits: Option<&'a BTreeMap<String, Quantity>>,
+) -> impl Iterator<Item = (&'a String, &'a Quantity)> {
+    let given = move |name: &String| requests.is_some_and(|all| all.contains_key(name));
+    requests.into_iter().flatten().chain(limits.into_iter().flatten().filter(move |(name, _)| !given(name)))
+}
+
+fn container_requests(container: &core::Container, list: &str) -> Result<Resources, String> {
+    let mut all = Resources::default();
+    if let Some(given) = &container.resources {
+        for (name, quantity) in requested(given.requests.as_ref(), given.limits.as_ref()) {
+            let value = amount(name, quantity)
+                .map_err(|e| format!("spec.{list}[{}].resources[{name}]: {e}", container.name))?;
+            all.set(name, value);
+        }
+    }
+    Ok(all)
+}

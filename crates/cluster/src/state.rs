@@ -1,0 +1,284 @@
+//! The cluster's state: nodes, pods and plans, and what they come to for the engine.
+//!
+//! A pod that is the live form of a plan entry (our gang's, in its unit's incarnation, on its planned node, not
+//! leaving) is counted through the plan. Every other non-terminal pod is *use*: foreign pods, and our own that are
+//! leaving, late or orphaned. So nothing is counted twice and nothing is forgotten.
+
+use muster_engine::{Decision, Engine, Event};
+use muster_model::{
+    Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Topology, Uid, UnitId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{PodFacts, Slot};
+
+#[derive(Debug, Default)]
+struct NodeEntry {
+    /// `None` while only pods of the node are known.
+    node: Option<Node>,
+    /// What non-terminal pods use, ours included.
+    used: Resources,
+}
+
+/// What of a gang's plan is needed to recognise its pods.
+#[derive(Debug, Default)]
+struct PlanIndex {
+    units: BTreeMap<UnitId, (u64, Vec<NodeName>)>,
+    /// What one pod of a role is planned with.
+    requests: BTreeMap<UnitId, Resources>,
+}
+
+impl PlanIndex {
+    fn of(gang: &Gang, plan: &Plan) -> Self {
+        let mut index = Self::default();
+        for unit in &plan.units {
+            let class = unit.placed.class.as_ref();
+            let class = gang.classes.iter().find(|c| Some(&c.name) == class);
+            if let Some(role) = gang.roles.iter().find(|role| role.name == unit.placed.id.role) {
+                index.requests.insert(unit.placed.id.clone(), role.pod_requests(class));
+            }
+            index.units.insert(unit.placed.id.clone(), (unit.incarnation, unit.placed.nodes.clone()));
+        }
+        index
+    }
+
+    /// Whether the pod is the live form of an entry.
+    fn holds(&self, slot: &Slot, node: &NodeName) -> bool {
+        self.units.get(&slot.unit).is_some_and(|(incarnation, nodes)| {
+            *incarnation == slot.incarnation && nodes.get(slot.index as usize) == Some(node)
+        })
+    }
+}
+
+/// The state.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    engine: Engine,
+    nodes: BTreeMap<NodeName, NodeEntry>,
+    pods: BTreeMap<Uid, PodFacts>,
+    of_gang: BTreeMap<Uid, BTreeSet<Uid>>,
+    plans: BTreeMap<Uid, PlanIndex>,
+    /// What the engine was told of each pod.
+    told: BTreeMap<Uid, (NodeName, Resources)>,
+    /// Pods whose creation was asked for and that were not seen yet.
+    expected: BTreeMap<ObjectKey, (NodeName, Resources)>,
+}
+
+impl Cluster {
+    /// An empty cluster with the default topology.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The engine, to read.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Sets the topology's levels.
+    pub fn set_topology(&mut self, topology: Topology) {
+        self.engine.apply(Event::Topology(topology));
+    }
+
+    /// Takes in a node. Returns whether anything that matters changed (heartbeats do not).
+    pub fn set_node(&mut self, node: Node) -> bool {
+        let entry = self.nodes.entry(node.name.clone()).or_default();
+        if entry.node.as_ref() == Some(&node) {
+            return false;
+        }
+        entry.node = Some(node.clone());
+        self.engine.apply(Event::Node(node));
+        true
+    }
+
+    /// Forgets a node.
+    pub fn remove_node(&mut self, name: &NodeName) {
+        if let Some(entry) = self.nodes.get_mut(name) {
+            entry.node = None;
+        }
+        self.engine.apply(Event::NodeGone(name.clone()));
+    }
+
+    /// A node's facts.
+    pub fn node(&self, name: &NodeName) -> Option<&Node> {
+        self.nodes.get(name)?.node.as_ref()
+    }
+
+    /// All nodes, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter_map(|entry| entry.node.as_ref())
+    }
+
+    /// What is really free on a node at this moment: allocatable less all non-terminal pods there, those that are
+    /// being created included. A device is free again only when its old pod is gone or terminal.
+    pub fn free_now(&self, name: &NodeName) -> Option<Resources> {
+        let entry = self.nodes.get(name)?;
+        let mut free = entry.node.as_ref()?.allocatable.clone();
+        free.subtract(&entry.used);
+        Some(free)
+    }
+
+    /// Counts a pod that is about to be created, until it is seen or [`Self::not_expected`].
+    pub fn expect(&mut self, key: ObjectKey, node: NodeName, requests: Resources) {
+        self.nodes.entry(node.clone()).or_default().used.add(&requests);
+        if let Some((node, requests)) = self.expected.insert(key, (node, requests)) {
+            self.nodes.entry(node).or_default().used.subtract(&requests);
+        }
+    }
+
+    /// The pod was not created after all.
+    pub fn not_expected(&mut self, key: &ObjectKey) {
+        if let Some((node, requests)) = self.expected.remove(key) {
+            self.nodes.entry(node).or_default().used.subtract(&requests);
+        }
+    }
+
+    /// Takes in a pod.
+    pub fn set_pod(&mut self, pod: PodFacts) {
+        self.not_expected(&pod.key);
+        if self.pods.get(&pod.uid) == Some(&pod) {
+            return;
+        }
+        self.forget(&pod.uid.clone());
+        if let (Some(node), false) = (&pod.node, pod.terminal()) {
+            self.nodes.entry(node.clone()).or_default().used.add(&pod.requests);
+        }
+        if let Some(gang) = &pod.gang {
+            self.of_gang.entry(gang.clone()).or_default().insert(pod.uid.clone());
+        }
+        let uid = pod.uid.clone();
+        self.pods.insert(uid.clone(), pod);
+        self.tell(&uid);
+    }
+
+    /// Forgets a pod.
+    pub fn remove_pod(&mut self, uid: &Uid) -> Option<PodFacts> {
+        let pod = self.forget(uid);
+        self.tell(uid);
+        pod
+    }
+
+    fn forget(&mut self, uid: &Uid) -> Option<PodFacts> {
+        let pod = self.pods.remove(uid)?;
+        if let (Some(node), false) = (&pod.node, pod.terminal()) {
+            self.nodes.entry(node.clone()).or_default().used.subtract(&pod.requests);
+        }
+        if let Some(gang) = &pod.gang
+            && let Some(all) = self.of_gang.get_mut(gang)
+        {
+            all.remove(uid);
+            if all.is_empty() {
+                self.of_gang.remove(gang);
+            }
+        }
+        Some(pod)
+    }
+
+    /// A pod by UID.
+    pub fn pod(&self, uid: &Uid) -> Option<&PodFacts> {
+        self.pods.get(uid)
+    }
+
+    /// All pods that a gang controls, whatever their incarnation.
+    pub fn pods_of(&self, gang: &Uid) -> impl Iterator<Item = &PodFacts> {
+        self.of_gang.get(gang).into_iter().flatten().filter_map(|uid| self.pods.get(uid))
+    }
+
+    /// UIDs of gangs that pods name as their controller.
+    pub fn gangs_with_pods(&self) -> impl Iterator<Item = &Uid> {
+        self.of_gang.keys()
+    }
+
+    /// Takes in a gang: the engine learns it, and its pods are judged by its plan.
+    pub fn set_gang(&mut self, gang: Gang) {
+        let uid = gang.uid.clone();
+        match &gang.state {
+            GangState::Holding(plan) => {
+                self.plans.insert(uid.clone(), PlanIndex::of(&gang, plan));
+            }
+            GangState::Replan { plan, lost } => {
+                let mut index = PlanIndex::of(&gang, plan);
+                index.units.retain(|unit, _| !lost.contains(unit));
+                self.plans.insert(uid.clone(), index);
+            }
+            GangState::Inactive | GangState::Waiting => {
+                self.plans.remove(&uid);
+            }
+        }
+        self.engine.apply(Event::Gang(gang));
+        self.tell_all(&uid);
+    }
+
+    /// Forgets a gang; pods of it that are still there become use.
+    pub fn remove_gang(&mut self, key: &ObjectKey, uid: &Uid) {
+        self.plans.remove(uid);
+        self.engine.apply(Event::GangGone(key.clone()));
+        self.tell_all(uid);
+    }
+
+    /// Lets the engine decide.
+    pub fn decide(&mut self, now: Millis, limit: usize) -> Vec<Decision> {
+        self.engine.decide(now, limit)
+    }
+
+    /// Counts `requests` on a node as used although no pod is known there, until [`Self::trust`]: the node's kubelet
+    /// says that it has less than its status promises.
+    pub fn distrust(&mut self, node: &NodeName, requests: &Resources) {
+        self.engine.apply(Event::Use {
+            id: format!("distrust/{node}"),
+            node: node.clone(),
+            requests: requests.clone(),
+        });
+    }
+
+    /// Ends [`Self::distrust`].
+    pub fn trust(&mut self, node: &NodeName) {
+        self.engine.apply(Event::UseGone { id: format!("distrust/{node}") });
+    }
+
+    fn tell_all(&mut self, gang: &Uid) {
+        for uid in self.of_gang.get(gang).cloned().unwrap_or_default() {
+            self.tell(&uid);
+        }
+    }
+
+    /// Tells the engine what a pod uses beyond its gang's plan, if that changed.
+    fn tell(&mut self, uid: &Uid) {
+        let now = self.pods.get(uid).and_then(|pod| self.beyond_plan(pod));
+        if self.told.get(uid) == now.as_ref() {
+            return;
+        }
+        let id = uid.0.clone();
+        match now {
+            Some((node, requests)) => {
+                self.told.insert(uid.clone(), (node.clone(), requests.clone()));
+                self.engine.apply(Event::Use { id, node, requests });
+            }
+            None => {
+                self.told.remove(uid);
+                self.engine.apply(Event::UseGone { id });
+            }
+        }
+    }
+
+    fn beyond_plan(&self, pod: &PodFacts) -> Option<(NodeName, Resources)> {
+        let node = pod.node.clone().filter(|_| !pod.terminal())?;
+        let plan = pod.gang.as_ref().and_then(|gang| self.plans.get(gang));
+        let planned = match (plan, &pod.slot) {
+            (Some(plan), Some(slot)) if !pod.leaving && plan.holds(slot, &node) => {
+                plan.requests.get(&slot.unit)
+            }
+            _ => None,
+        };
+        let mut rest = pod.requests.clone();
+        if let Some(planned) = planned {
+            // Admission may have added sidecars or overhead: what is beyond the plan counts as well.
+            rest.subtract(planned);
+            rest.0.retain(|_, amount| *amount > 0);
+            if rest.0.is_empty() {
+                return None;
+            }
+        }
+        Some((node, rest))
+    }
+}
