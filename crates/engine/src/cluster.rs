@@ -173,11 +173,11 @@ impl Cluster {
     }
 
     /// A node appeared or changed.
-    pub fn set_node(&mut self, facts: Node) {
+    pub fn set_node(&mut self, facts: &Node) {
         let slot = self.slot_or_new(&facts.name);
         let allocatable = self.amounts(&facts.allocatable);
         let Some(node) = self.nodes[slot].as_mut() else { return };
-        if node.facts.as_ref() == Some(&facts) {
+        if node.facts.as_ref() == Some(facts) {
             return;
         }
         let old = node.facts.replace(facts.clone());

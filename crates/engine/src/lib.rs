@@ -124,7 +124,7 @@ impl Engine {
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Topology(topology) => self.cluster.set_topology(topology),
-            Event::Node(node) => self.cluster.set_node(node),
+            Event::Node(node) => self.cluster.set_node(&node),
             Event::NodeGone(name) => self.cluster.remove_node(&name),
             Event::Use { id, node, requests } => self.cluster.set_use(id, node, requests),
             Event::UseGone { id } => self.cluster.end_use(&id),

@@ -13,7 +13,7 @@ fn cluster(topology: &Topology, nodes: &[Node]) -> Cluster {
     let mut cluster = Cluster::default();
     cluster.set_topology(topology.clone());
     for node in nodes {
-        cluster.set_node(node.clone());
+        cluster.set_node(node);
     }
     cluster
 }

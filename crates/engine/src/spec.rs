@@ -247,7 +247,7 @@ fn segments(tree: &Tree, path: &str, role: &Role) -> Result<Vec<Seg>, Reason> {
     for (i, segment) in role.segments.iter().enumerate() {
         let field = format!("{path}.segments[{i}]");
         let at = depth(tree, &format!("{field}.level"), &segment.level)?;
-        if segment.pods == 0 || role.pods_per_unit % segment.pods != 0 {
+        if segment.pods == 0 || !role.pods_per_unit.is_multiple_of(segment.pods) {
             return Err(invalid(
                 format!("{field}.pods"),
                 format!("blocks of {} do not divide a unit of {} pods", segment.pods, role.pods_per_unit),

@@ -158,6 +158,9 @@ fn use_of_a_node_that_comes_later_counts() {
     assert!(decide(&mut engine, &gang("g", worker(1, 1, 1))).is_err());
 }
 
+/// What to change in a node and a gang, the refusal expected, and whether an empty, healthy cluster would have it.
+type Change<'a> = (&'a dyn Fn(&mut Node), &'a dyn Fn(&mut Gang), NodeRefusal, bool);
+
 #[test]
 fn nodes_that_may_not_be_used_and_the_reason_that_says_so() {
     let taint = |effect| Taint { key: "k".into(), value: "v".into(), effect };
@@ -174,7 +177,6 @@ fn nodes_that_may_not_be_used_and_the_reason_that_says_so() {
     };
     let large = |gang: &mut Gang| gang.roles[0].devices = 9;
     let same = |_: &mut Gang| {};
-    type Change<'a> = (&'a dyn Fn(&mut Node), &'a dyn Fn(&mut Gang), NodeRefusal, bool);
     let table: [Change<'_>; 9] = [
         (&|n| n.ready = false, &same, NodeRefusal::NotReady, false),
         (&|n| n.cordoned = true, &same, NodeRefusal::Cordoned, false),
@@ -192,11 +194,10 @@ fn nodes_that_may_not_be_used_and_the_reason_that_says_so() {
         let mut wanted = gang("g", worker(1, 1, 1));
         change_gang(&mut wanted);
         let reason = decide(&mut engine(vec![node]), &wanted).unwrap_err();
-        let nodes = match (&reason, lasting) {
-            (Reason::NoNodeFits { nodes, .. }, true)
-            | (Reason::InsufficientCapacity { nodes, .. }, false) => nodes,
-            _ => panic!("{refusal:?}: {reason:?}"),
+        let (Reason::NoNodeFits { nodes, .. } | Reason::InsufficientCapacity { nodes, .. }) = &reason else {
+            panic!("{refusal:?}: {reason:?}");
         };
+        assert_eq!(matches!(reason, Reason::NoNodeFits { .. }), lasting, "{refusal:?}: {reason:?}");
         assert_eq!(nodes.iter().collect::<Vec<_>>(), [(&refusal, &1)], "{reason}");
     }
 }
