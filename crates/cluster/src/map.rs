@@ -312,11 +312,15 @@ fn write_line(text: &mut String, name: &str, groups: &[Vec<(Cell, char)>], width
     text.push_str(name);
     let mut column = start;
     for group in groups {
-        // A group is kept whole where it fits a line.
-        let fits = |column: usize| column + group.len() <= width;
-        if column > start && !fits(column) {
-            let _ = write!(text, "\n{:start$}", "");
-            column = start;
+        if column > start {
+            // A group is kept whole where it fits the rest of the line.
+            if column + 1 + group.len() <= width {
+                text.push(' ');
+                column += 1;
+            } else {
+                let _ = write!(text, "\n{:start$}", "");
+                column = start;
+            }
         }
         for (cell, sign) in group {
             if column > start && column >= width {
@@ -326,10 +330,7 @@ fn write_line(text: &mut String, name: &str, groups: &[Vec<(Cell, char)>], width
             text.push_str(&cell.painted(*sign, color));
             column += 1;
         }
-        text.push(' ');
-        column += 1;
     }
-    text.truncate(text.trim_end_matches(' ').len());
     text.push('\n');
 }
 

@@ -78,8 +78,8 @@ x
 y
   a  #.
 
-A  a/llama  1 unit
-B  a/chat  1 unit
+A  a/llama  1
+B  a/chat  1
 . free   # used by others   - cordoned   x not ready   a sign is a node: lower case partly used, + shared by several
 ";
     assert_eq!(render(&two_blocks(), 13, false), expected);
