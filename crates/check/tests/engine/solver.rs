@@ -1,9 +1,7 @@
 //! The exact solver is itself held to optima that two other programmes computed (see the cases' own README). They do
 //! not ship with the project; without them this says so and judges only the cases written here.
 
-mod exact;
-
-use exact::{Block, Instance, RoleSpec, Term, best};
+use crate::exact::{Block, Instance, RoleSpec, Term, best};
 use muster_model::Resources;
 use serde_json::Value;
 use std::path::Path;
