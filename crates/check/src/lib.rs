@@ -142,7 +142,6 @@ pub fn check_placement(
 ) -> Vec<Violation> {
     let nodes = by_name(nodes);
     let mut found = placement::counts(gang, placement);
-    found.extend(placement::unknown_nodes(&nodes, gang, placement));
     found.extend(placement::togetherness(topology, &Domains::new(topology, &nodes), &nodes, gang, placement));
     found.extend(placement::classes(&nodes, gang, placement));
     found.extend(capacity::next_to(uses, &nodes, gang, placement));

@@ -119,15 +119,6 @@ pub(crate) fn promises(gang: &Gang, placement: &Placement) -> Vec<(Claimant, Nod
     entries.chain(spares).collect()
 }
 
-/// Nodes that the placement names and that do not exist.
-pub(crate) fn unknown_nodes(nodes: &Nodes, gang: &Gang, placement: &Placement) -> Vec<Violation> {
-    promises(gang, placement)
-        .into_iter()
-        .filter(|(_, node)| !nodes.contains_key(node.as_str()))
-        .map(|(claimant, node)| Violation::UnknownNode { claimant, node })
-        .collect()
-}
-
 /// The domains at a level that some nodes lie in. Nodes that do not exist (any more) lie nowhere.
 fn domains_of<'a>(
     domains: &Domains,
@@ -254,8 +245,8 @@ fn refusal(node: &Node, role: &Role, avoid: &BTreeSet<NodeName>) -> Option<NodeR
 }
 
 /// Node constraints of a placement at the moment it is made: ready, not cordoned, not avoided, taints tolerated,
-/// selector and affinity. Units that the gang already holds where they are, and has not lost, are left alone, and
-/// spares are judged like pods of their role. Nodes that do not exist are not judged.
+/// selector and affinity; and that the node exists. Units that the gang already holds where they are, and has not lost,
+/// are left alone, and spares are judged like pods of their role.
 pub fn check_constraints(nodes: &[Node], gang: &Gang, placement: &Placement) -> Vec<Violation> {
     constraints(&crate::by_name(nodes), gang, placement)
 }
@@ -291,8 +282,9 @@ pub(crate) fn constraints(nodes: &Nodes, gang: &Gang, placement: &Placement) -> 
             Claimant::Spare { role, .. } => (role, spare_stays(role, &name)),
             Claimant::Pod(_) | Claimant::Use(_) => continue,
         };
-        let (Some(role), Some(node), false) = (role(gang, role_name), nodes.get(name.as_str()), settled)
-        else {
+        let (Some(role), false) = (role(gang, role_name), settled) else { continue };
+        let Some(node) = nodes.get(name.as_str()) else {
+            found.push(Violation::UnknownNode { claimant, node: name });
             continue;
         };
         if let Some(refusal) = refusal(node, role, &gang.avoid) {

@@ -39,6 +39,17 @@ const DECISIONS: &[(&str, DecisionChange, DecisionChange)] = &[
     ("NodeOfOtherClass", |d| drop(d.0[3].labels.remove("card")), |d| drop(d.0[4].labels.remove("card"))),
     ("UnknownNode", |d| drop(d.0.remove(0)), |d| drop(d.0.remove(7))),
     (
+        "UnknownNode",
+        |d| {
+            replan(&mut d.2);
+            d.0.remove(2); // of the lost unit
+        },
+        |d| {
+            replan(&mut d.2);
+            d.0.remove(0); // of one that is not reported lost yet
+        },
+    ),
+    (
         "Overcommitted", // two pods of one unit on one node
         |d| d.3.units[0].nodes[1] = "n0".into(),
         |d| {
