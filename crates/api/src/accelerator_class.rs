@@ -30,6 +30,7 @@ pub const PRODUCT_LABEL: &str = "nvidia.com/gpu.product";
     category = "muster",
     status = "AcceleratorClassStatus",
     derive = "PartialEq",
+    validation = crate::rules::short_name(),
     printcolumn(name = "Resource", type_ = "string", json_path = ".spec.resource"),
     printcolumn(name = "Memory", type_ = "string", json_path = ".spec.memory"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
@@ -53,6 +54,7 @@ pub struct AcceleratorClassSpec {
     pub products: Vec<String>,
     /// Memory of one card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::quantity")]
     pub memory: Option<Quantity>,
     /// Streaming multiprocessors of one card.
     #[serde(default, skip_serializing_if = "Option::is_none")]

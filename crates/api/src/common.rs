@@ -65,6 +65,7 @@ pub struct Accelerator {
 /// Sizes of the parallel axes. The world has tensor · pipeline · context · data ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::PARALLELISM)))]
 pub struct Parallelism {
     /// Tensor-parallel size: neighbouring ranks that exchange activations in every layer.
     #[schemars(with = "i32", range(min = 1, max = 4096))]

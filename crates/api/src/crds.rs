@@ -9,7 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-use crate::{AcceleratorClass, Gang, InferenceService, NodePartition, Queue, Topology, TrainingJob, schema};
+use crate::{AcceleratorClass, Gang, InferenceService, NodePartition, Queue, Topology, TrainingJob};
 
 /// The definitions of all kinds, in the order in which people read about them.
 pub fn all_crds() -> Vec<CustomResourceDefinition> {

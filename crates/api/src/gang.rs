@@ -34,6 +34,7 @@ use crate::{
     namespaced,
     status = "GangStatus",
     derive = "PartialEq",
+    validation = crate::rules::gang_name(),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(
         name = "Units",
@@ -54,6 +55,7 @@ use crate::{
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::GANG)))]
 pub struct GangSpec {
     /// The Queue that the gang is charged to.
     #[serde(default = "default_queue")]
@@ -90,6 +92,7 @@ pub struct GangSpec {
 /// One pod shape and how many of it make a unit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::ROLE)))]
 pub struct RoleSpec {
     /// Name, such as `worker`; unique in the gang.
     #[schemars(length(min = 1, max = 30), regex(pattern = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"))]

@@ -35,6 +35,7 @@ use crate::{
     namespaced,
     status = "InferenceServiceStatus",
     derive = "PartialEq",
+    validation = crate::rules::gang_name(),
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",
@@ -55,6 +56,7 @@ use crate::{
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::INFERENCE_SERVICE)))]
 pub struct InferenceServiceSpec {
     /// The Queue that the service is charged to.
     #[serde(default = "default_queue")]

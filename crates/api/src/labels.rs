@@ -31,3 +31,5 @@ pub const PODS_FINALIZER: &str = "muster.dev/pods";
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGED_BY_VALUE: &str = "muster";
+/// Label: a ConfigMap that holds a part of a large plan; its value is the gang's UID.
+pub const PLAN_CHUNK: &str = "muster.dev/plan-chunk";

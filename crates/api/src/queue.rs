@@ -23,6 +23,8 @@ use crate::{common::one, duration::Duration};
     category = "muster",
     status = "QueueStatus",
     derive = "PartialEq",
+    validation = crate::rules::short_name(),
+    validation = crate::rules::queue_parent(),
     printcolumn(name = "Parent", type_ = "string", json_path = ".spec.parent"),
     printcolumn(name = "Weight", type_ = "integer", json_path = ".spec.weight"),
     printcolumn(name = "Pending", type_ = "integer", json_path = ".status.pending"),

@@ -7,6 +7,7 @@
 //! A rule stands at the innermost type that sees every field it needs; a rule about an optional field stands at its
 //! parent where it must also hold when the field is removed.
 
+use kube::core::Rule;
 use serde_json::{Value, json};
 
 /// One rule: CEL, what the user is told, and the field at fault relative to the type (empty: the type itself).
@@ -36,6 +37,226 @@ pub fn json(checks: &[Check]) -> Value {
         })
         .collect()
 }
+
+/// Names of gangs and of what becomes one: Services, pods and their hosts are named after them.
+pub fn gang_name() -> Rule {
+    Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')").message(
+        "metadata.name must begin with a letter, hold only lower-case letters, digits and dashes, and have at most 40 characters: pods and Services are named after it",
+    )
+}
+
+/// Names that others refer to, and that become label values.
+pub fn short_name() -> Rule {
+    Rule::new("self.metadata.name.size() <= 63").message("metadata.name must have at most 63 characters")
+}
+
+/// The one Topology.
+pub fn topology_name() -> Rule {
+    Rule::new("self.metadata.name == 'default'")
+        .message("metadata.name must be default: one Topology rules the cluster")
+}
+
+/// A queue is not a part of itself.
+pub fn queue_parent() -> Rule {
+    Rule::new("!has(self.spec.parent) || self.spec.parent != self.metadata.name")
+        .message("spec.parent must be another queue")
+        .field_path(".spec.parent")
+}
+
+/// `Parallelism`.
+pub const PARALLELISM: &[Check] = &[
+    check(
+        "self.tensor * self.context * self.data % (self.expert * (has(self.expertTensor) ? self.expertTensor : self.tensor)) == 0",
+        "expert * expertTensor must divide tensor * context * data, the ranks of one stage (expertTensor defaults to tensor)",
+        ".expert",
+    ),
+    check(
+        "self.tensor * self.pipeline * self.context * self.data <= 262144",
+        "tensor * pipeline * context * data must not exceed 262144 ranks",
+        ".data",
+    ),
+];
+
+/// `Elastic`.
+pub const ELASTIC: &[Check] = &[
+    check(
+        "!has(self.minData) || !has(self.maxData) || self.minData <= self.maxData",
+        "elastic.minData must not exceed elastic.maxData",
+        ".minData",
+    ),
+    check(
+        "!has(self.validData) || self.validData.all(n, (!has(self.minData) || n >= self.minData) && (!has(self.maxData) || n <= self.maxData))",
+        "elastic.validData must lie between elastic.minData and elastic.maxData",
+        ".validData",
+    ),
+];
+
+/// `TrainingJobSpec`, new or changed.
+pub const TRAINING_JOB: &[Check] = &[
+    check(
+        "!has(self.elastic) || !has(self.elastic.minData) || self.elastic.minData <= self.parallelism.data",
+        "elastic.minData must not exceed parallelism.data",
+        ".elastic.minData",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.maxData) || self.elastic.maxData >= self.parallelism.data",
+        "elastic.maxData must not be below parallelism.data",
+        ".elastic.maxData",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.validData) || self.parallelism.data in self.elastic.validData",
+        "elastic.validData must contain parallelism.data",
+        ".elastic.validData",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.maxData) || self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context * self.elastic.maxData <= 262144",
+        "tensor * pipeline * context * elastic.maxData must not exceed 262144 ranks",
+        ".elastic.maxData",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.minData) || self.parallelism.tensor * self.parallelism.context * self.elastic.minData % (self.parallelism.expert * (has(self.parallelism.expertTensor) ? self.parallelism.expertTensor : self.parallelism.tensor)) == 0",
+        "elastic.minData splits a unit: expert * expertTensor must divide tensor * context * minData",
+        ".elastic.minData",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.maxData) || self.parallelism.tensor * self.parallelism.context * self.elastic.maxData % (self.parallelism.expert * (has(self.parallelism.expertTensor) ? self.parallelism.expertTensor : self.parallelism.tensor)) == 0",
+        "elastic.maxData splits a unit: expert * expertTensor must divide tensor * context * maxData",
+        ".elastic.maxData",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.validData) || self.elastic.validData.all(n, self.parallelism.tensor * self.parallelism.context * n % (self.parallelism.expert * (has(self.parallelism.expertTensor) ? self.parallelism.expertTensor : self.parallelism.tensor)) == 0)",
+        "elastic.validData splits a unit: expert * expertTensor must divide tensor * context * each of them",
+        ".elastic.validData",
+    ),
+    check(
+        "!has(self.accelerator.perPod) || self.accelerator.perPod == 0 || self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context * self.parallelism.data % self.accelerator.perPod == 0",
+        "accelerator.perPod must divide tensor * pipeline * context * data: every pod has as many ranks as accelerators",
+        ".accelerator.perPod",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.minData) || !has(self.accelerator.perPod) || self.accelerator.perPod == 0 || self.parallelism.tensor * self.parallelism.context * self.elastic.minData % self.accelerator.perPod == 0",
+        "elastic.minData splits a pod: accelerator.perPod must divide tensor * context * minData",
+        ".elastic.minData",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.maxData) || !has(self.accelerator.perPod) || self.accelerator.perPod == 0 || self.parallelism.tensor * self.parallelism.context * self.elastic.maxData % self.accelerator.perPod == 0",
+        "elastic.maxData splits a pod: accelerator.perPod must divide tensor * context * maxData",
+        ".elastic.maxData",
+    ),
+    check(
+        "!has(self.elastic) || !has(self.elastic.validData) || !has(self.accelerator.perPod) || self.accelerator.perPod == 0 || self.elastic.validData.all(n, self.parallelism.tensor * self.parallelism.context * n % self.accelerator.perPod == 0)",
+        "elastic.validData splits a pod: accelerator.perPod must divide tensor * context * each of them",
+        ".elastic.validData",
+    ),
+    ACCELERATOR_CONTAINER,
+    check(
+        "oldSelf.suspend || self.queue == oldSelf.queue",
+        "queue must not change while the job is not suspended: set spec.suspend: true first",
+        ".queue",
+    ),
+    check(
+        "oldSelf.suspend || self.framework == oldSelf.framework",
+        "framework must not change while the job is not suspended: set spec.suspend: true first",
+        ".framework",
+    ),
+    check(
+        "oldSelf.suspend || self.accelerator == oldSelf.accelerator",
+        "accelerator must not change while the job is not suspended: set spec.suspend: true first",
+        ".accelerator",
+    ),
+    check(
+        "oldSelf.suspend || (self.parallelism.tensor == oldSelf.parallelism.tensor && self.parallelism.pipeline == oldSelf.parallelism.pipeline && self.parallelism.context == oldSelf.parallelism.context && self.parallelism.expert == oldSelf.parallelism.expert && has(self.parallelism.expertTensor) == has(oldSelf.parallelism.expertTensor) && (!has(self.parallelism.expertTensor) || self.parallelism.expertTensor == oldSelf.parallelism.expertTensor))",
+        "parallelism other than data must not change while the job is not suspended: set spec.suspend: true first",
+        ".parallelism",
+    ),
+    check(
+        "oldSelf.suspend || self.placement == oldSelf.placement",
+        "placement must not change while the job is not suspended: set spec.suspend: true first",
+        ".placement",
+    ),
+    check(
+        "oldSelf.suspend || self.outcome == oldSelf.outcome",
+        "outcome must not change while the job is not suspended: set spec.suspend: true first",
+        ".outcome",
+    ),
+    check(
+        "oldSelf.suspend || self.template == oldSelf.template",
+        "template must not change while the job is not suspended: set spec.suspend: true first",
+        ".template",
+    ),
+];
+
+/// The container that gets the accelerators exists.
+const ACCELERATOR_CONTAINER: Check = check(
+    "!has(self.accelerator.container) || self.template.spec.containers.exists(c, c.name == self.accelerator.container)",
+    "accelerator.container must be the name of a container of the template",
+    ".accelerator.container",
+);
+
+/// `InferenceServiceSpec`.
+pub const INFERENCE_SERVICE: &[Check] = &[
+    ACCELERATOR_CONTAINER,
+    check(
+        "!has(self.autoscaling) || (self.replicas >= self.autoscaling.minReplicas && self.replicas <= self.autoscaling.maxReplicas)",
+        "replicas must lie between autoscaling.minReplicas and autoscaling.maxReplicas",
+        ".replicas",
+    ),
+    check(
+        "self.sharing.mode == 'Whole' || self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context * self.parallelism.data == 1",
+        "sharing.mode must be Whole where parallelism has more than one rank: a process uses one partition of a card",
+        ".sharing.mode",
+    ),
+    check(
+        "self.tier != 'P0' || self.sharing.mode != 'TimeSlice'",
+        "sharing.mode TimeSlice isolates neither memory nor latency, which tier P0 promises",
+        ".sharing.mode",
+    ),
+];
+
+/// `TopologySpec`.
+pub const TOPOLOGY: &[Check] = &[
+    check(
+        "self.levels.all(a, self.levels.exists_one(b, b.name == a.name))",
+        "levels must have different names",
+        ".levels",
+    ),
+    check(
+        "!self.levels.exists(level, level.name == 'Node')",
+        "levels must not list Node: it is always the last",
+        ".levels",
+    ),
+];
+
+/// `GangSpec`.
+pub const GANG: &[Check] = &[check(
+    "!has(self.outcome.role) || self.roles.exists(role, role.name == self.outcome.role)",
+    "outcome.role must be the name of a role",
+    ".outcome.role",
+)];
+
+/// `RoleSpec` of a gang.
+pub const ROLE: &[Check] = &[
+    check(
+        "!has(self.segments) || self.segments.all(s, self.podsPerUnit % s.pods == 0)",
+        "the pods of each segment must divide podsPerUnit",
+        ".segments",
+    ),
+    check(
+        "!has(self.segments) || self.segments.all(a, self.segments.all(b, a.pods > b.pods || b.pods % a.pods == 0))",
+        "the pods of each segment must divide those of each larger one",
+        ".segments",
+    ),
+    check(
+        "self.units.max * self.podsPerUnit <= 262144",
+        "units.max * podsPerUnit must not exceed 262144 pods",
+        ".units.max",
+    ),
+    check(
+        "!has(self.container) || self.template.spec.containers.exists(c, c.name == self.container)",
+        "container must be the name of a container of the template",
+        ".container",
+    ),
+];
 
 /// `Recovery`.
 pub const RECOVERY: &[Check] = &[check(
@@ -98,5 +319,11 @@ pub const GPU_PARTITION: &[Check] = &[
 ];
 
 /// `UnitBounds` of a gang's role.
-pub const UNIT_BOUNDS: &[Check] =
-    &[check("self.min <= self.max", "units.min must not exceed units.max", ".min")];
+pub const UNIT_BOUNDS: &[Check] = &[
+    check("self.min <= self.max", "units.min must not exceed units.max", ".min"),
+    check(
+        "!has(self.valid) || self.valid.all(n, n >= self.min && n <= self.max)",
+        "units.valid must lie between units.min and units.max",
+        ".valid",
+    ),
+];

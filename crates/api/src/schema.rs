@@ -24,6 +24,14 @@ pub fn conditions(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// What `muster_model::quantity` reads, without a sign: no amount of a resource is negative.
+pub const QUANTITY: &str = r"^([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[mkMGTPE]|[eE][+-]?[0-9]+)?$";
+
+/// A quantity: a number or a text. The pattern holds for texts.
+pub fn quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-kubernetes-int-or-string": true, "pattern": QUANTITY, "maxLength": 32 })
+}
+
 /// Whether a placement rule binds.
 pub fn mode(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": ["Required", "Preferred"] })

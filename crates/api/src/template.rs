@@ -43,6 +43,7 @@ const BOUNDS: &[(&str, u32)] = &[
 pub fn schema(generator: &mut SchemaGenerator) -> Schema {
     let mut spec = generator.subschema_for::<PodSpec>().to_value();
     crate::schema::strip_schema(&mut spec, &["description", "nullable"], false);
+    bound(&mut spec, "");
     if let Some(properties) = spec.get_mut("properties").and_then(Value::as_object_mut) {
         for (name, most) in BOUNDS {
             if let Some(list) = properties.get_mut(*name) {
@@ -55,6 +56,7 @@ pub fn schema(generator: &mut SchemaGenerator) -> Schema {
         }
         if let Some(containers) = properties.get_mut("containers") {
             containers["minItems"] = json!(1);
+            containers["items"]["properties"]["name"]["maxLength"] = json!(63);
         }
     }
     spec["x-kubernetes-validations"] = rules();
@@ -74,6 +76,27 @@ pub fn schema(generator: &mut SchemaGenerator) -> Schema {
             "spec": spec,
         },
     })
+}
+
+/// Gives quantities their pattern wherever they stand below `schema`, which belongs
+/// to the property `name`.
+fn bound(schema: &mut Value, name: &str) {
+    let Value::Object(map) = schema else { return };
+    // Everything that is a number or a text is a quantity, but for ports.
+    if map.contains_key("x-kubernetes-int-or-string") && name != "port" {
+        map.insert("pattern".into(), json!(crate::schema::QUANTITY));
+        map.insert("maxLength".into(), json!(32));
+    }
+    if let Some(Value::Object(properties)) = map.get_mut("properties") {
+        for (name, property) in properties.iter_mut() {
+            bound(property, name);
+        }
+    }
+    for below in ["items", "additionalProperties"] {
+        if let Some(child) = map.get_mut(below) {
+            bound(child, name);
+        }
+    }
 }
 
 /// The rules for fields that are ours.

@@ -27,11 +27,13 @@ pub const TOPOLOGY_NAME: &str = "default";
     category = "muster",
     status = "TopologyStatus",
     derive = "PartialEq",
+    validation = crate::rules::topology_name(),
     printcolumn(name = "Levels", type_ = "string", json_path = ".status.levels"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::TOPOLOGY)))]
 pub struct TopologySpec {
     /// The levels above the node, outermost first. The node itself is the implied last level.
     #[schemars(schema_with = "crate::schema::levels")]

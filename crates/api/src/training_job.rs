@@ -42,6 +42,7 @@ use crate::{
     namespaced,
     status = "TrainingJobStatus",
     derive = "PartialEq",
+    validation = crate::rules::gang_name(),
     scale(
         spec_replicas_path = ".spec.parallelism.data",
         status_replicas_path = ".status.data",
@@ -67,6 +68,7 @@ use crate::{
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::TRAINING_JOB)))]
 pub struct TrainingJobSpec {
     /// The Queue that the job is charged to.
     #[serde(default = "default_queue")]
@@ -118,12 +120,13 @@ pub struct TrainingJobSpec {
 /// Bounds on the number of data-parallel replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::ELASTIC)))]
 pub struct Elastic {
-    /// Fewest replicas with which the job runs. Default: `parallelism.data`.
+    /// Fewest replicas with which the job runs. Default: the least of `validData`, else `parallelism.data`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i32>", range(min = 1, max = 65536))]
     pub min_data: Option<u32>,
-    /// Most replicas that it can use. Default: `parallelism.data`.
+    /// Most replicas that it can use. Default: the largest of `validData`, else `parallelism.data`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i32>", range(min = 1, max = 65536))]
     pub max_data: Option<u32>,
