@@ -1,1 +1,18 @@
-//! Pure state machines, rank layouts and launch environments.
+//! Pure decisions about a job's life: its layout in ranks and pods, the environment of its pods, what follows a loss.
+//!
+//! ```text
+//!   TrainingSpec ─parallelism─▶ Derived (units, segments) ─▶ Gang ─▶ Plan ─launch─▶ environment, hostfile
+//!                     ▲ ranks: one table of rank orders ▲
+//!   PodEnd ─recovery::classify─▶ Fault ─recovery::decide─▶ Verdict          Facts ─job::step─▶ Phase, effects
+//! ```
+//!
+//! No kube, no clock, no randomness: time is an argument, and what must outlive the operator comes in from a status.
+
+pub mod job;
+pub mod launch;
+pub mod parallelism;
+pub mod ranks;
+pub mod recovery;
+mod segments;
+
+pub use launch::Framework;
