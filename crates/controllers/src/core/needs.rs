@@ -1,0 +1,230 @@
+//! What a plan needs beside its pods (Services, a hostfile), and what must be known before there is a plan (what the
+//! API server makes of the pods).
+
+use muster_api::{RoleSpec, labels, names};
+use muster_cluster::Slot;
+use muster_model::{Millis, ObjectKey, Resources, UnitId};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+use super::gang::Needed;
+use super::outbox::Ticket;
+use super::{Core, Shape, Wake};
+use crate::effect::{Effect, Outcome, Owned, OwnedKind};
+use crate::manifest::{Blueprint, Stamp, owner};
+
+/// Most pod shapes that are remembered.
+const MOST_SHAPES: usize = 4096;
+
+impl Core {
+    /// Whether the Services and ConfigMaps of the plan are in place; asks for those that are not.
+    pub(super) fn needs_met(&mut self, key: &ObjectKey) -> bool {
+        let wanted = self.wanted_objects(key);
+        let Some(rt) = self.gangs.get_mut(key) else { return false };
+        let mut met = true;
+        for (version, object) in wanted {
+            let needed = rt.needed.entry(object.key.name.clone()).or_default();
+            if needed.ready == version {
+                continue;
+            }
+            met = false;
+            if needed.asked != version {
+                needed.asked = version;
+                let exists = needed.exists;
+                self.out.push(Effect::Ensure { object, exists });
+            }
+        }
+        met
+    }
+
+    /// The objects that the plan needs, each with a number that changes when its content does.
+    fn wanted_objects(&self, key: &ObjectKey) -> Vec<(u64, Owned)> {
+        let Some((rt, plan)) = self.gangs.get(key).and_then(|rt| Some((rt, rt.plan.as_ref()?))) else {
+            return Vec::new();
+        };
+        let launch = rt.launcher();
+        let uid = rt.uid();
+        let mut wanted = Vec::new();
+        let meta = |name: &str| {
+            json!({
+                "name": name,
+                "namespace": key.namespace,
+                "labels": {
+                    labels::GANG: key.name,
+                    labels::GANG_UID: uid,
+                    labels::MANAGED_BY: labels::MANAGED_BY_VALUE,
+                },
+                "ownerReferences": [owner(&rt.object)],
+            })
+        };
+        let mut add = |version: u64, kind: OwnedKind, name: String, api: &str, rest: Value| {
+            let kind_name = if kind == OwnedKind::Service { "Service" } else { "ConfigMap" };
+            let mut body = json!({ "apiVersion": api, "kind": kind_name, "metadata": meta(&name) });
+            if let (Some(body), Value::Object(rest)) = (body.as_object_mut(), rest) {
+                body.extend(rest);
+            }
+            let object =
+                Owned { kind, key: ObjectKey::new(key.namespace.clone(), name), waiter: key.clone(), body };
+            wanted.push((version, object));
+        };
+        // The Service of rank 0 selects the current incarnation: the name never changes and never leads to an old pod.
+        let first = rt.object.spec.roles.first().map(|role| UnitId { role: role.name.clone(), index: 0 });
+        if let Some(first) = first.filter(|_| launch.names.rank0_service)
+            && let Some(unit) = plan.unit(&first)
+        {
+            let selector = json!({
+                labels::GANG_UID: uid,
+                labels::ROLE: first.role,
+                labels::UNIT: "0",
+                labels::INDEX: "0",
+                labels::INCARNATION: unit.incarnation.to_string(),
+            });
+            let port = rt.object.spec.launch.port;
+            let spec = json!({ "spec": {
+                "clusterIP": "None",
+                // Ranks meet before any of them is ready.
+                "publishNotReadyAddresses": true,
+                "selector": selector,
+                "ports": [{ "name": "rendezvous", "port": port, "protocol": "TCP" }],
+            }});
+            add(unit.incarnation, OwnedKind::Service, names::rank0_service(&key.name, &uid), "v1", spec);
+        }
+        if launch.names.every_rank {
+            let spec = json!({ "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": true,
+                "selector": { labels::GANG_UID: uid },
+            }});
+            add(1, OwnedKind::Service, names::hosts_service(&key.name, &uid), "v1", spec);
+        }
+        if launch.names.hostfile {
+            let data = json!({ "data": { "hostfile": launch.hostfile(plan, |slot| rt.pod_name(slot)) } });
+            add(plan.generation, OwnedKind::ConfigMap, names::hostfile(&key.name, &uid), "v1", data);
+        }
+        wanted
+    }
+
+    pub(super) fn ensured(
+        &mut self,
+        waiter: &ObjectKey,
+        name: &str,
+        kind: OwnedKind,
+        outcome: Outcome,
+        ticket: Ticket,
+        now: Millis,
+    ) {
+        if kind == OwnedKind::Gang {
+            self.gang_ensured(waiter, outcome, ticket, now);
+            return;
+        }
+        let Some(rt) = self.gangs.get_mut(waiter) else { return };
+        let needed = rt.needed.entry(name.to_owned()).or_default();
+        match outcome {
+            Outcome::Done { .. } => {
+                needed.ready = needed.asked;
+                needed.exists = true;
+            }
+            Outcome::Refused(message) => {
+                *needed = Needed::default();
+                rt.failed_plan =
+                    Some(muster_model::Reason::PodRefused { message: format!("{name}: {message}") });
+            }
+            // It was deleted under our hands: made anew.
+            Outcome::Gone => *needed = Needed::default(),
+            _ => {
+                self.out.again(ticket, now);
+                return;
+            }
+        }
+        self.dirty_gangs.insert(waiter.clone());
+    }
+
+    /// Whether the API server was asked about every role's pods; asks if not.
+    pub(super) fn shapes_known(&mut self, key: &ObjectKey, now: Millis) -> bool {
+        let Some(rt) = self.gangs.get(key) else { return false };
+        let probes: Vec<(u64, Result<Vec<u8>, String>)> = rt
+            .object
+            .spec
+            .roles
+            .iter()
+            .filter(|role| {
+                let shape = rt.shape_of(role);
+                !matches!(self.shapes.get(&shape), Some(Shape::Known(_)))
+            })
+            .map(|role| (rt.shape_of(role), self.probe_body(key, role)))
+            .collect();
+        if probes.is_empty() {
+            return true;
+        }
+        if self.shapes.len() > MOST_SHAPES {
+            self.shapes.retain(|_, shape| matches!(shape, Shape::Asked(_)));
+        }
+        for (shape, body) in probes {
+            match (body, self.shapes.get_mut(&shape)) {
+                (_, Some(Shape::Known(_))) => {}
+                (_, Some(Shape::Asked(waiting))) => {
+                    waiting.insert(key.clone());
+                }
+                (Ok(body), None) => {
+                    self.shapes.insert(shape, Shape::Asked([key.clone()].into()));
+                    let namespace = key.namespace.clone();
+                    self.out.push(Effect::ProbePod { gang: key.clone(), shape, namespace, body });
+                }
+                (Err(message), None) => {
+                    if let Some(rt) = self.gangs.get_mut(key) {
+                        rt.request = Err(muster_model::Reason::Invalid {
+                            field: "spec".into(),
+                            message,
+                            remedy: "mend the template".into(),
+                        });
+                        self.wakes.insert((now, Wake::Gang(key.clone())));
+                    }
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// A pod of a role as it would be created, on no node.
+    fn probe_body(&self, key: &ObjectKey, role: &RoleSpec) -> Result<Vec<u8>, String> {
+        let rt = self.gangs.get(key).ok_or("the gang is gone")?;
+        let class = rt.request.as_ref().ok().and_then(|request| request.classes.first());
+        let slot = Slot { unit: UnitId { role: role.name.clone(), index: 0 }, incarnation: 0, index: 0 };
+        let pod = ObjectKey::new(key.namespace.clone(), rt.pod_name(&slot));
+        let stamp = Stamp {
+            pod: &pod,
+            slot: &slot,
+            generation: 0,
+            node: None,
+            epoch: self.epoch,
+            env: Vec::new(),
+            decides: false,
+            subdomain: None,
+            hostfile: None,
+        };
+        Ok(Blueprint::new(&rt.object, role, class)?.stamp(&stamp))
+    }
+
+    /// Makes the gang's request anew if what it is made from has changed.
+    pub(super) fn refresh_request(&mut self, key: &ObjectKey, _now: Millis) {
+        let Some(rt) = self.gangs.get(key) else { return };
+        if !rt.request_stale && rt.told.is_some() {
+            return;
+        }
+        let shapes: BTreeMap<&str, u64> =
+            rt.object.spec.roles.iter().map(|role| (role.name.as_str(), rt.shape_of(role))).collect();
+        let learned = |role: &str| -> Option<Resources> {
+            match self.shapes.get(shapes.get(role)?) {
+                Some(Shape::Known(requests)) => Some(requests.clone()),
+                _ => None,
+            }
+        };
+        let since = rt.object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
+        let request = self.world.request(&rt.object, &learned, since);
+        if let Some(rt) = self.gangs.get_mut(key) {
+            rt.request = request;
+            rt.request_stale = false;
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Effects that wait to be performed: three lanes with bounds, so that a large gang's creations never hold up a
+//! status write, and growing delays for what failed in passing.
+
+use muster_model::Millis;
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::effect::Effect;
+
+/// First delay after a passing failure; doubled up to [`LONGEST_DELAY`].
+const FIRST_DELAY: Millis = 200;
+const LONGEST_DELAY: Millis = 10_000;
+
+/// Which bound an effect counts against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Status writes, services, probes.
+    Control,
+    /// Pod creations.
+    Create,
+    /// Pod deletions and finalizers of pods.
+    Delete,
+    /// Events: the least urgent.
+    Tell,
+}
+
+impl Lane {
+    fn of(effect: &Effect) -> Self {
+        match effect {
+            Effect::CreatePod { .. } => Self::Create,
+            Effect::DeletePod { .. } | Effect::ReleasePod { .. } => Self::Delete,
+            Effect::Tell(_) => Self::Tell,
+            _ => Self::Control,
+        }
+    }
+}
+
+/// How many requests of each lane may be under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Status writes, services, probes.
+    pub control: usize,
+    /// Pod creations.
+    pub create: usize,
+    /// Pod deletions.
+    pub delete: usize,
+}
+
+impl Default for Limits {
+    /// 64 creations at once saturate an API server (measured); more only lengthens its queues.
+    fn default() -> Self {
+        Self { control: 32, create: 64, delete: 64 }
+    }
+}
+
+/// An effect under way.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    /// Identity.
+    pub id: u64,
+    /// What to do.
+    pub effect: Effect,
+    attempts: u32,
+}
+
+/// The waiting effects.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    limits: Limits,
+    next_id: u64,
+    waiting: BTreeMap<Lane, VecDeque<Ticket>>,
+    delayed: BTreeMap<(Millis, u64), Ticket>,
+    flying: BTreeMap<Lane, usize>,
+}
+
+impl Outbox {
+    /// An empty outbox.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Adds an effect.
+    pub fn push(&mut self, effect: Effect) {
+        self.next_id += 1;
+        let ticket = Ticket { id: self.next_id, effect, attempts: 0 };
+        self.waiting.entry(Lane::of(&ticket.effect)).or_default().push_back(ticket);
+    }
+
+    /// How many more creations may be given out now: they are made on demand and never queue here.
+    pub fn room_for_creates(&self) -> usize {
+        let waiting = self.waiting.get(&Lane::Create).map_or(0, VecDeque::len);
+        self.limits.create.saturating_sub(self.flying(Lane::Create) + waiting)
+    }
+
+    fn flying(&self, lane: Lane) -> usize {
+        self.flying.get(&lane).copied().unwrap_or(0)
+    }
+
+    fn limit(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::Control => self.limits.control,
+            Lane::Create => self.limits.create,
+            Lane::Delete => self.limits.delete,
+            Lane::Tell => 2,
+        }
+    }
+
+    /// Takes what may begin now.
+    pub fn take(&mut self, now: Millis) -> Vec<Ticket> {
+        while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
+            let ticket = entry.remove();
+            self.waiting.entry(Lane::of(&ticket.effect)).or_default().push_back(ticket);
+        }
+        let mut out = Vec::new();
+        for lane in [Lane::Control, Lane::Create, Lane::Delete, Lane::Tell] {
+            let room = self.limit(lane).saturating_sub(self.flying(lane));
+            if let Some(waiting) = self.waiting.get_mut(&lane) {
+                let count = room.min(waiting.len());
+                out.extend(waiting.drain(..count));
+                *self.flying.entry(lane).or_default() += count;
+            }
+        }
+        out
+    }
+
+    /// The request is over.
+    pub fn landed(&mut self, ticket: &Ticket) {
+        let flying = self.flying.entry(Lane::of(&ticket.effect)).or_default();
+        *flying = flying.saturating_sub(1);
+    }
+
+    /// Tries it again after a growing delay. The request must have [`Self::landed`].
+    pub fn again(&mut self, mut ticket: Ticket, now: Millis) {
+        let delay = FIRST_DELAY.saturating_mul(1 << ticket.attempts.min(10)).min(LONGEST_DELAY);
+        ticket.attempts += 1;
+        self.delayed.insert((now + delay, ticket.id), ticket);
+    }
+
+    /// When the first delayed effect is due.
+    pub fn next_due(&self) -> Option<Millis> {
+        self.delayed.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Whether nothing waits or is under way.
+    pub fn idle(&self) -> bool {
+        self.delayed.is_empty()
+            && self.waiting.values().all(VecDeque::is_empty)
+            && self.flying.values().all(|count| *count == 0)
+    }
+
+    /// Drops waiting effects that `unwanted` names (those under way go on).
+    pub fn drop_where(&mut self, unwanted: impl Fn(&Effect) -> bool) -> Vec<Effect> {
+        let mut dropped = Vec::new();
+        for waiting in self.waiting.values_mut() {
+            let (out, keep): (VecDeque<_>, VecDeque<_>) =
+                std::mem::take(waiting).into_iter().partition(|ticket| unwanted(&ticket.effect));
+            *waiting = keep;
+            dropped.extend(out.into_iter().map(|ticket| ticket.effect));
+        }
+        self.delayed.retain(|_, ticket| {
+            let out = unwanted(&ticket.effect);
+            if out {
+                dropped.push(ticket.effect.clone());
+            }
+            !out
+        });
+        dropped
+    }
+}

@@ -1,0 +1,255 @@
+//! What came of the effects.
+
+use muster_cluster::{PodFacts, Slot};
+use muster_model::{Millis, NodeName, ObjectKey, Reason, resources};
+
+use super::outbox::Ticket;
+use super::slots::SlotState;
+use super::{Core, Shape, Wake};
+use crate::effect::{Effect, Outcome};
+
+/// First delay after a plan that the API server refused a pod of; doubled up to [`LONGEST_HOLD`].
+const FIRST_HOLD: Millis = 10_000;
+const LONGEST_HOLD: Millis = 600_000;
+/// Delay after a status write that failed in passing.
+const WRITE_AGAIN: Millis = 500;
+
+impl Core {
+    /// Takes in what came of an effect. Returns false when another leader is at work: then the term is over.
+    pub fn done(&mut self, ticket: Ticket, outcome: Outcome, now: Millis) -> bool {
+        self.out.landed(&ticket);
+        if matches!(outcome, Outcome::Fenced) {
+            return false;
+        }
+        match &ticket.effect {
+            Effect::CreatePod { gang, slot, pod, .. } => {
+                let (gang, slot, pod) = (gang.clone(), slot.clone(), pod.clone());
+                self.created(&gang, &slot, &pod, outcome, now);
+            }
+            Effect::WriteGang { gang, .. } => {
+                let gang = gang.clone();
+                self.gang_written(&gang, outcome, now);
+            }
+            Effect::WriteJob { job, .. } => {
+                let job = job.clone();
+                self.job_written(&job, outcome, now);
+            }
+            Effect::ProbePod { gang, shape, .. } => {
+                let (gang, shape) = (gang.clone(), *shape);
+                self.probed(&gang, shape, outcome, now);
+            }
+            Effect::Ensure { object, .. } => {
+                let (waiter, name, kind) = (object.waiter.clone(), object.key.name.clone(), object.kind);
+                self.ensured(&waiter, &name, kind, outcome, ticket, now);
+            }
+            Effect::DeletePod { uid, .. } | Effect::ReleasePod { uid, .. } => match outcome {
+                Outcome::Transient(_) => self.out.again(ticket, now),
+                // The watch tells that it is gone; if the pod is still there it is asked again.
+                Outcome::Conflict | Outcome::Refused(_) => {
+                    if let Outcome::Refused(message) = outcome {
+                        tracing::warn!(%message, "a pod cannot be deleted or released");
+                    }
+                    let uid = uid.clone();
+                    self.forget_deletion(&uid, now);
+                }
+                _ => {}
+            },
+            Effect::ReleaseGang { gang, .. } => {
+                if !matches!(outcome, Outcome::Done { .. } | Outcome::Gone) {
+                    let gang = gang.clone();
+                    if let Some(rt) = self.gangs.get_mut(&gang) {
+                        rt.released = false;
+                        self.wakes.insert((now + WRITE_AGAIN, Wake::Gang(gang)));
+                    }
+                }
+            }
+            Effect::DeleteOwned { .. } | Effect::Tell(_) => match outcome {
+                Outcome::Transient(_) => self.out.again(ticket, now),
+                Outcome::Refused(message) => tracing::warn!(%message, "refused"),
+                _ => {}
+            },
+        }
+        true
+    }
+
+    fn gang_written(&mut self, key: &ObjectKey, outcome: Outcome, now: Millis) {
+        let Some(rt) = self.gangs.get_mut(key) else { return };
+        let Some(status) = rt.writing.take() else { return };
+        let plan = rt.writing_plan.take();
+        let note = rt.writing_note.take();
+        match outcome {
+            Outcome::Done { version, .. } => {
+                if let Some(version) = version
+                    && !super::gang::older(&version, &rt.version)
+                {
+                    rt.version = version;
+                }
+                let placed = plan.is_some()
+                    && rt.plan.as_ref().map(|p| p.generation) != plan.as_ref().map(|p| p.generation);
+                let failed = rt.failed_plan.take();
+                rt.progressed = now;
+                rt.proposal = None;
+                let refused = rt.refusal.as_ref().or(rt.request.as_ref().err()).map(Reason::code);
+                if let Some(code) = refused.filter(|code| status.reason.as_deref() == Some(*code)) {
+                    *self.counters.refused.entry(code).or_default() += 1;
+                }
+                rt.commit(*status, plan);
+                if placed {
+                    self.counters.placed += 1;
+                }
+                if let Some(reason) = failed {
+                    rt.failures += 1;
+                    let delay = FIRST_HOLD.saturating_mul(1 << (rt.failures - 1).min(10)).min(LONGEST_HOLD);
+                    rt.hold = Some((now + delay, reason));
+                    self.counters.plans_failed += 1;
+                } else if rt.phase() == muster_api::GangPhase::Running {
+                    rt.failures = 0;
+                }
+                if let Some(restart) = rt.status.restarts.last()
+                    && rt.status.plan.as_ref().is_some_and(|plan| plan.generation == restart.generation)
+                    && placed
+                {
+                    *self.counters.restarts.entry(restart.cause.clone()).or_default() += 1;
+                }
+                if let Some((reason, message, warning)) = note {
+                    self.tell_gang(key, &reason, message, warning);
+                }
+                self.after_commit(key);
+            }
+            Outcome::Conflict | Outcome::Gone => {
+                // The object changed meanwhile; the watch brings it. The decision was made from an old state.
+                rt.drop_decision();
+                rt.write_after = now + WRITE_AGAIN;
+            }
+            Outcome::Refused(message) => {
+                tracing::error!(gang = %key, %message, "the API server refuses the gang's status");
+                rt.drop_decision();
+                rt.write_after = now + FIRST_HOLD;
+            }
+            outcome => {
+                if let Outcome::Transient(message) = outcome {
+                    tracing::warn!(gang = %key, %message, "the gang's status could not be written; trying again");
+                }
+                // Whether it was written is not known. If it was, the watch tells.
+                rt.drop_decision();
+                rt.write_after = now + WRITE_AGAIN;
+            }
+        }
+        self.dirty_gangs.insert(key.clone());
+        if let Some(job) = self.job_of(key) {
+            self.dirty_jobs.insert(job);
+        }
+    }
+
+    fn created(&mut self, gang: &ObjectKey, slot: &Slot, pod: &ObjectKey, outcome: Outcome, now: Millis) {
+        let Some(rt) = self.gangs.get_mut(gang) else {
+            self.cluster.not_expected(pod);
+            return;
+        };
+        self.dirty_gangs.insert(gang.clone());
+        match outcome {
+            Outcome::Done { .. } => self.counters.pods_created += 1,
+            Outcome::Exists(facts) => {
+                let facts = *facts;
+                self.cluster.not_expected(pod);
+                let ours = facts.gang.as_ref() == Some(&rt.uid()) && facts.slot.as_ref() == Some(slot);
+                if ours {
+                    rt.slots.observe(&facts);
+                    self.cluster.set_pod(facts);
+                } else {
+                    rt.slots.set(slot, SlotState::Missing);
+                    rt.failed_plan = Some(Reason::PodRefused {
+                        message: format!("a pod named {pod} that is not this gang's exists already"),
+                    });
+                }
+            }
+            Outcome::Refused(message) => {
+                self.cluster.not_expected(pod);
+                rt.slots.set(slot, SlotState::Missing);
+                if rt.slots.get(slot).is_some() {
+                    rt.failed_plan = Some(Reason::PodRefused { message });
+                    self.creating.remove(gang);
+                }
+            }
+            outcome => {
+                if let Outcome::Transient(message) = outcome {
+                    tracing::debug!(%pod, %message, "a pod could not be created; trying again");
+                }
+                self.cluster.not_expected(pod);
+                rt.slots.set(slot, SlotState::Missing);
+                rt.create_after = now + WRITE_AGAIN;
+                self.wakes.insert((rt.create_after, Wake::Gang(gang.clone())));
+            }
+        }
+    }
+
+    fn probed(&mut self, gang: &ObjectKey, shape: u64, outcome: Outcome, now: Millis) {
+        let waiting = match self.shapes.remove(&shape) {
+            Some(Shape::Asked(waiting)) => waiting,
+            other => {
+                if let Some(known) = other {
+                    self.shapes.insert(shape, known);
+                }
+                [gang.clone()].into()
+            }
+        };
+        match outcome {
+            Outcome::Probed(facts) => {
+                let PodFacts { mut requests, .. } = *facts;
+                requests.0.remove(resources::PODS);
+                self.shapes.insert(shape, Shape::Known(requests));
+            }
+            Outcome::Refused(message) => {
+                for key in &waiting {
+                    if let Some(rt) = self.gangs.get_mut(key) {
+                        rt.failures += 1;
+                        let delay =
+                            FIRST_HOLD.saturating_mul(1 << (rt.failures - 1).min(10)).min(LONGEST_HOLD);
+                        rt.hold = Some((now + delay, Reason::PodRefused { message: message.clone() }));
+                    }
+                }
+            }
+            Outcome::Gone => {
+                let message = format!("namespace {:?} does not exist", gang.namespace);
+                for key in &waiting {
+                    if let Some(rt) = self.gangs.get_mut(key) {
+                        rt.hold = Some((now + FIRST_HOLD, Reason::PodRefused { message: message.clone() }));
+                    }
+                }
+            }
+            _ => {
+                for key in &waiting {
+                    self.wakes.insert((now + WRITE_AGAIN, Wake::Gang(key.clone())));
+                }
+                return;
+            }
+        }
+        for key in &waiting {
+            if let Some(rt) = self.gangs.get_mut(key) {
+                rt.request_stale = true;
+            }
+        }
+        self.dirty_gangs.extend(waiting);
+    }
+
+    fn forget_deletion(&mut self, uid: &muster_model::Uid, now: Millis) {
+        let Some(key) =
+            self.cluster.pod(uid).and_then(|pod| pod.gang.as_ref()).and_then(|gang| self.by_uid.get(gang))
+        else {
+            return;
+        };
+        if let Some(rt) = self.gangs.get_mut(key) {
+            rt.deleting.remove(uid);
+            rt.releasing.remove(uid);
+            self.wakes.insert((now + FIRST_HOLD, Wake::Gang(key.clone())));
+        }
+    }
+
+    /// A kubelet refused a pod for lack of what its node's status promises: it is believed until the status changes.
+    pub(super) fn distrust(&mut self, node: &NodeName, pod: &PodFacts, now: Millis) {
+        let until = now + self.config.avoid_for;
+        self.cluster.distrust(node, &pod.requests);
+        self.distrusted.insert(node.clone(), until);
+        self.wakes.insert((until, Wake::Node(node.clone())));
+    }
+}

@@ -1,0 +1,292 @@
+//! The pods of one plan, slot by slot.
+//!
+//! ```text
+//!   Plan ──▶ one slot a pod: Missing ─asked─▶ Asked ─seen─▶ Starting ──▶ Running ──▶ Done
+//!                               └────────────────────────────┴─────────────┴──────▶ Lost(why)
+//! ```
+//!
+//! A slot that is lost stays lost: a pod once seen is never made again in the same incarnation.
+
+use muster_cluster::{PodFacts, PodPhase, Slot};
+use muster_lifecycle::recovery::{self, Fault};
+use muster_model::{Millis, NodeName, Plan, Uid, UnitId};
+use std::collections::BTreeMap;
+
+/// Where a pod stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    /// Never asked for, never seen.
+    Missing,
+    /// Its creation was asked for; it was not seen yet.
+    Asked,
+    /// Seen; no container has started.
+    Starting {
+        /// When it was created.
+        since: Millis,
+        /// The kubelet has taken it in.
+        admitted: bool,
+    },
+    /// Its containers run.
+    Running {
+        /// It is Ready.
+        ready: bool,
+    },
+    /// It ended well.
+    Done,
+    /// It cannot go on.
+    Lost(Loss),
+}
+
+/// Why a pod cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// What kind of fault.
+    pub fault: Fault,
+    /// What happened, in words.
+    pub message: String,
+    /// Exit code, where a container has ended.
+    pub exit_code: Option<i32>,
+}
+
+/// One pod of a plan.
+#[derive(Clone, Debug)]
+pub struct PlannedPod {
+    /// Its place.
+    pub slot: Slot,
+    /// Its node.
+    pub node: NodeName,
+    /// Where it stands.
+    pub state: SlotState,
+    /// The pod that was seen.
+    pub uid: Option<Uid>,
+}
+
+/// All pods of a plan.
+#[derive(Clone, Debug, Default)]
+pub struct Slots {
+    pods: Vec<PlannedPod>,
+    /// Unit → position of its first pod, number of its pods, incarnation.
+    units: BTreeMap<UnitId, (usize, usize, u64)>,
+}
+
+/// How many pods stand where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Never asked for.
+    pub missing: usize,
+    /// Asked for, not seen.
+    pub asked: usize,
+    /// Seen, not started.
+    pub starting: usize,
+    /// Running or done.
+    pub running: usize,
+    /// Lost.
+    pub lost: usize,
+    /// All of them.
+    pub all: usize,
+}
+
+impl Slots {
+    /// The slots of a plan. Those of units that keep their incarnation keep their state.
+    pub fn of(plan: &Plan, before: &Self) -> Self {
+        let mut slots = Self::default();
+        for unit in &plan.units {
+            let id = &unit.placed.id;
+            let kept = before.units.get(id).filter(|(_, _, incarnation)| *incarnation == unit.incarnation);
+            slots.units.insert(id.clone(), (slots.pods.len(), unit.placed.nodes.len(), unit.incarnation));
+            for (index, node) in unit.placed.nodes.iter().enumerate() {
+                let old = kept
+                    .and_then(|(first, count, _)| before.pods.get(first + index).filter(|_| index < *count));
+                slots.pods.push(old.cloned().unwrap_or_else(|| PlannedPod {
+                    slot: Slot { unit: id.clone(), incarnation: unit.incarnation, index: index as u32 },
+                    node: node.clone(),
+                    state: SlotState::Missing,
+                    uid: None,
+                }));
+            }
+        }
+        slots
+    }
+
+    /// All pods, in the order of the plan.
+    pub fn iter(&self) -> impl Iterator<Item = &PlannedPod> {
+        self.pods.iter()
+    }
+
+    fn position(&self, slot: &Slot) -> Option<usize> {
+        let (first, count, incarnation) = self.units.get(&slot.unit)?;
+        (*incarnation == slot.incarnation && (slot.index as usize) < *count)
+            .then(|| first + slot.index as usize)
+    }
+
+    /// The pod of a slot, if the plan has it in this incarnation.
+    pub fn get(&self, slot: &Slot) -> Option<&PlannedPod> {
+        self.pods.get(self.position(slot)?)
+    }
+
+    /// Sets where a pod stands.
+    pub fn set(&mut self, slot: &Slot, state: SlotState) {
+        if let Some(at) = self.position(slot) {
+            self.pods[at].state = state;
+        }
+    }
+
+    /// Takes in what was seen of a pod. Returns whether the pod is one of the plan's.
+    pub fn observe(&mut self, pod: &PodFacts) -> bool {
+        let Some(at) = pod.slot.as_ref().and_then(|slot| self.position(slot)) else { return false };
+        let planned = &mut self.pods[at];
+        if planned.uid.as_ref().is_some_and(|uid| *uid != pod.uid) {
+            // Someone made another pod of the name after the first was gone: the first is lost, this one is stray.
+            return false;
+        }
+        planned.uid = Some(pod.uid.clone());
+        if !matches!(planned.state, SlotState::Lost(_) | SlotState::Done) {
+            planned.state = state_of(pod, &planned.node);
+        }
+        true
+    }
+
+    /// A pod vanished. One that had ended well stays done.
+    pub fn vanished(&mut self, pod: &PodFacts) {
+        let Some(at) = pod.slot.as_ref().and_then(|slot| self.position(slot)) else { return };
+        let planned = &mut self.pods[at];
+        if planned.uid.as_ref() == Some(&pod.uid)
+            && !matches!(planned.state, SlotState::Lost(_) | SlotState::Done)
+        {
+            let started = matches!(planned.state, SlotState::Running { .. });
+            planned.state = SlotState::Lost(Loss {
+                fault: if started { Fault::PodDeleted } else { Fault::Misfit },
+                message: format!("pod {} vanished from node {}", pod.key.name, planned.node),
+                exit_code: None,
+            });
+        }
+    }
+
+    /// Marks every pod on a node that has not ended as lost.
+    pub fn lose_node(&mut self, node: &NodeName, why: &str) {
+        for planned in self.pods.iter_mut().filter(|planned| planned.node == *node) {
+            let fault = match planned.state {
+                SlotState::Lost(_) | SlotState::Done => continue,
+                SlotState::Running { .. } => Fault::NodeLost,
+                // Nothing of it has run: another node will do, at no cost.
+                _ => Fault::Misfit,
+            };
+            planned.state =
+                SlotState::Lost(Loss { fault, message: format!("node {node} {why}"), exit_code: None });
+        }
+    }
+
+    /// Marks every pod that was never seen as lost: all of the plan's were created once.
+    pub fn lose_missing(&mut self) {
+        for planned in self.pods.iter_mut().filter(|planned| planned.state == SlotState::Missing) {
+            planned.state = SlotState::Lost(Loss {
+                fault: Fault::PodDeleted,
+                message: format!("a pod on node {} vanished while nobody looked", planned.node),
+                exit_code: None,
+            });
+        }
+    }
+
+    /// Marks a pod that did not start within `limit` as lost, and returns when the next one would be.
+    pub fn expire(&mut self, now: Millis, limit: Millis) -> Option<Millis> {
+        let mut next: Option<Millis> = None;
+        for planned in &mut self.pods {
+            if let SlotState::Starting { since, admitted: false } = planned.state {
+                if since + limit <= now {
+                    planned.state = SlotState::Lost(Loss {
+                        fault: Fault::Misfit,
+                        message: format!(
+                            "node {} did not take its pod in within {}",
+                            planned.node,
+                            muster_model::duration::format(limit)
+                        ),
+                        exit_code: None,
+                    });
+                } else {
+                    next = Some(next.map_or(since + limit, |at| at.min(since + limit)));
+                }
+            }
+        }
+        next
+    }
+
+    /// How many pods stand where.
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally { all: self.pods.len(), ..Tally::default() };
+        for planned in &self.pods {
+            match planned.state {
+                SlotState::Missing => tally.missing += 1,
+                SlotState::Asked => tally.asked += 1,
+                SlotState::Starting { .. } => tally.starting += 1,
+                SlotState::Running { .. } | SlotState::Done => tally.running += 1,
+                SlotState::Lost(_) => tally.lost += 1,
+            }
+        }
+        tally
+    }
+
+    /// Units all of whose pods run (or have ended well).
+    pub fn ready_units(&self) -> u32 {
+        let up = |planned: &PlannedPod| matches!(planned.state, SlotState::Running { .. } | SlotState::Done);
+        self.units
+            .values()
+            .filter(|(first, count, _)| self.pods[*first..first + count].iter().all(up))
+            .count() as u32
+    }
+
+    /// The lost pods.
+    pub fn lost(&self) -> impl Iterator<Item = (&PlannedPod, &Loss)> {
+        self.pods.iter().filter_map(|planned| match &planned.state {
+            SlotState::Lost(loss) => Some((planned, loss)),
+            _ => None,
+        })
+    }
+}
+
+/// What a pod's facts say of its slot.
+fn state_of(pod: &PodFacts, planned: &NodeName) -> SlotState {
+    let lost = |fault: Fault, message: String| SlotState::Lost(Loss { fault, message, exit_code: None });
+    match pod.phase {
+        PodPhase::Succeeded => return SlotState::Done,
+        PodPhase::Failed => {
+            let end = pod.end.clone().unwrap_or_default();
+            let fault = recovery::classify(&recovery::PodEnd {
+                started: pod.started,
+                exit_code: end.exit_code,
+                reason: end.reason.clone(),
+                disruption: pod.disruption.clone(),
+            });
+            let words = match (end.exit_code, end.reason.as_str()) {
+                (Some(code), "" | "Error") => format!("exit code {code}"),
+                (Some(code), reason) => format!("{reason}, exit code {code}"),
+                (None, "") => "no reason given".into(),
+                (None, reason) => reason.to_owned(),
+            };
+            let detail = if end.message.is_empty() { String::new() } else { format!(": {}", end.message) };
+            return SlotState::Lost(Loss {
+                fault,
+                message: format!("pod {} failed on node {planned} ({words}){detail}", pod.key.name),
+                exit_code: end.exit_code,
+            });
+        }
+        PodPhase::Pending | PodPhase::Running => {}
+    }
+    if pod.node.as_ref().is_some_and(|node| node != planned) {
+        return lost(Fault::Misfit, format!("pod {} was bound to a node that is not planned", pod.key.name));
+    }
+    if pod.leaving {
+        let fault = match pod.disruption.as_deref() {
+            Some("PreemptionByScheduler") => Fault::Preempted,
+            Some(_) => Fault::Evicted,
+            None if pod.started => Fault::PodDeleted,
+            None => Fault::Misfit,
+        };
+        let by = pod.disruption.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        return lost(fault, format!("pod {} on node {planned} is being deleted{by}", pod.key.name));
+    }
+    if pod.phase == PodPhase::Running && pod.started {
+        SlotState::Running { ready: pod.ready }
+    } else {
+        SlotState::Starting { since: pod.created, admitted: pod.admitted }
+    }
+}

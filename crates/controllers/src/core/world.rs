@@ -1,0 +1,295 @@
+//! The small objects that others are judged by: classes, queues, the topology, priority classes, quotas.
+
+use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use muster_api::{AcceleratorClass, AcceleratorClassSpec, Gang as Object, Queue, catalogue, common};
+use muster_cluster::{Cluster, convert};
+use muster_model::{self as model, Gang, GangState, Millis, ObjectKey, Reason, Resources, Role, resources};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a ResourceQuota leaves, by the names it uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLeft(BTreeMap<String, i64>);
+
+/// The small objects.
+#[derive(Debug)]
+pub struct World {
+    built_in: BTreeMap<String, AcceleratorClassSpec>,
+    classes: BTreeMap<String, AcceleratorClassSpec>,
+    queues: BTreeSet<String>,
+    priorities: BTreeMap<String, (i32, bool)>,
+    quotas: BTreeMap<String, BTreeMap<String, QuotaLeft>>,
+    /// Values of product labels that nodes carry, by label.
+    products: BTreeMap<String, BTreeSet<String>>,
+    /// Most accelerators of a node, by product.
+    per_node: BTreeMap<String, u32>,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            built_in: catalogue::all().into_iter().map(|(name, class)| (name.to_owned(), class)).collect(),
+            classes: BTreeMap::new(),
+            queues: BTreeSet::new(),
+            priorities: BTreeMap::new(),
+            quotas: BTreeMap::new(),
+            products: BTreeMap::new(),
+            per_node: BTreeMap::new(),
+        }
+    }
+}
+
+impl World {
+    /// Takes in an AcceleratorClass, or its deletion.
+    pub fn set_class(&mut self, name: &str, class: Option<AcceleratorClass>) {
+        match class {
+            Some(class) => self.classes.insert(name.to_owned(), class.spec),
+            None => self.classes.remove(name),
+        };
+    }
+
+    /// Takes in a Queue, or its deletion.
+    pub fn set_queue(&mut self, name: &str, queue: Option<&Queue>) {
+        if queue.is_some() {
+            self.queues.insert(name.to_owned())
+        } else {
+            self.queues.remove(name)
+        };
+    }
+
+    /// Takes in a PriorityClass, or its deletion.
+    pub fn set_priority(&mut self, name: &str, class: Option<&PriorityClass>) {
+        match class {
+            Some(class) => self
+                .priorities
+                .insert(name.to_owned(), (class.value.unwrap_or(0), class.global_default.unwrap_or(false))),
+            None => self.priorities.remove(name),
+        };
+    }
+
+    /// Takes in a ResourceQuota, or its deletion. Quotas with scopes concern only some pods and are left to the
+    /// API server. Returns whether anything changed.
+    pub fn set_quota(&mut self, key: &ObjectKey, quota: Option<&ResourceQuota>) -> bool {
+        let of_namespace = self.quotas.entry(key.namespace.clone()).or_default();
+        let scoped = |q: &ResourceQuota| {
+            q.spec.as_ref().is_some_and(|s| {
+                s.scopes.as_ref().is_some_and(|l| !l.is_empty()) || s.scope_selector.is_some()
+            })
+        };
+        match quota.filter(|quota| !scoped(quota)) {
+            Some(quota) => {
+                let left = quota_left(quota);
+                of_namespace.insert(key.name.clone(), left.clone()).as_ref() != Some(&left)
+            }
+            None => of_namespace.remove(&key.name).is_some(),
+        }
+    }
+
+    /// Looks at all nodes for the products they carry. Returns whether that changed.
+    pub fn look_at_nodes(&mut self, cluster: &Cluster) -> bool {
+        let labels: BTreeSet<String> =
+            self.all_classes().map(|(_, class)| class.product_label.clone()).collect();
+        let mut products: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut per_node: BTreeMap<String, u32> = BTreeMap::new();
+        for node in cluster.nodes() {
+            for label in &labels {
+                let Some(product) = node.labels.get(label) else { continue };
+                products.entry(label.clone()).or_default().insert(product.clone());
+                let most =
+                    node.allocatable.0.iter().filter(|(name, _)| name.contains('/')).map(|(_, n)| *n).max();
+                let entry = per_node.entry(product.clone()).or_default();
+                *entry = (*entry).max(most.unwrap_or(0).try_into().unwrap_or(0));
+            }
+        }
+        let changed = products != self.products || per_node != self.per_node;
+        self.products = products;
+        self.per_node = per_node;
+        changed
+    }
+
+    /// The classes in force: the objects, and the catalogue's entries that no object replaces.
+    fn all_classes(&self) -> impl Iterator<Item = (&str, &AcceleratorClassSpec)> {
+        let built_in = self.built_in.iter().filter(|(name, _)| !self.classes.contains_key(name.as_str()));
+        self.classes.iter().chain(built_in).map(|(name, class)| (name.as_str(), class))
+    }
+
+    /// A class by name.
+    pub fn class(&self, name: &str) -> Option<&AcceleratorClassSpec> {
+        self.classes.get(name).or_else(|| self.built_in.get(name))
+    }
+
+    /// Names of all classes, for messages.
+    pub fn class_names(&self) -> Vec<String> {
+        self.all_classes().map(|(name, _)| name.to_owned()).collect()
+    }
+
+    /// Names of the classes of which the cluster has nodes, strongest first.
+    pub fn classes_present(&self) -> Vec<String> {
+        let mut present: Vec<(u32, String)> = self
+            .all_classes()
+            .filter(|(_, class)| self.products_of(class).next().is_some())
+            .map(|(name, class)| (class.compute_units.unwrap_or(0), name.to_owned()))
+            .collect();
+        present.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        present.into_iter().map(|(_, name)| name).collect()
+    }
+
+    fn products_of<'a>(&'a self, class: &'a AcceleratorClassSpec) -> impl Iterator<Item = &'a str> {
+        let all = self.products.get(&class.product_label).into_iter().flatten();
+        all.map(String::as_str).filter(|product| !class.products.is_empty() && class.matches(product))
+    }
+
+    /// Accelerators of a node of a class: the most that one has, or what is typical where there is none.
+    pub fn gpus_per_node(&self, class: &AcceleratorClassSpec) -> u32 {
+        let seen = self.products_of(class).filter_map(|product| self.per_node.get(product)).copied().max();
+        seen.filter(|count| *count > 0).unwrap_or(class.gpus_per_node)
+    }
+
+    /// Whether a queue exists. The default queue always does.
+    pub fn has_queue(&self, name: &str) -> bool {
+        name == common::DEFAULT_QUEUE || self.queues.contains(name)
+    }
+
+    /// The value of a PriorityClass; without a name, that of the cluster's default class, else 0.
+    pub fn priority(&self, name: Option<&str>) -> Option<i32> {
+        match name {
+            Some(name) => self.priorities.get(name).map(|(value, _)| *value),
+            None => {
+                Some(self.priorities.values().find(|(_, default)| *default).map_or(0, |(value, _)| *value))
+            }
+        }
+    }
+
+    /// The gang as the engine wants it, state aside. `learned` gives what one pod of a role really requests once
+    /// admission has had its say (accelerators and the pod slot excluded).
+    ///
+    /// # Errors
+    /// What is wrong with the gang, given the other objects.
+    pub fn request(
+        &self,
+        object: &Object,
+        learned: &dyn Fn(&str) -> Option<Resources>,
+        since: Millis,
+    ) -> Result<Gang, Reason> {
+        let spec = &object.spec;
+        let invalid = |field: String, message: String, remedy: &str| Reason::Invalid {
+            field,
+            message,
+            remedy: remedy.to_owned(),
+        };
+        if !self.has_queue(&spec.queue) {
+            return Err(Reason::QueueUnknown { queue: spec.queue.clone() });
+        }
+        let wants_devices = spec.roles.iter().any(|role| role.devices > 0);
+        let names = if spec.classes.is_empty() && wants_devices {
+            self.classes_present()
+        } else {
+            spec.classes.clone()
+        };
+        let mut classes = Vec::new();
+        for (at, name) in names.iter().enumerate() {
+            let Some(class) = self.class(name) else {
+                return Err(invalid(
+                    format!("spec.classes[{at}]"),
+                    format!("AcceleratorClass {name:?} does not exist"),
+                    &format!("create it or use one of {}", self.class_names().join(", ")),
+                ));
+            };
+            let seen = self.products.get(&class.product_label).into_iter().flatten().map(String::as_str);
+            classes.push(class.to_model(name, seen));
+        }
+        let mut roles = Vec::new();
+        for (at, role) in spec.roles.iter().enumerate() {
+            let pod = role.template.spec.clone().unwrap_or_default();
+            let mut requests = convert::pod_requests(&pod, &BTreeMap::new()).map_err(|error| {
+                invalid(
+                    format!("spec.roles[{at}].template.{error}"),
+                    "cannot be read".into(),
+                    "write a quantity such as 500m, 8 or 64Gi",
+                )
+            })?;
+            if let Some(learned) = learned(&role.name) {
+                requests = learned;
+            }
+            requests.0.remove(resources::PODS);
+            for class in &classes {
+                requests.0.remove(&class.resource);
+            }
+            roles.push(Role {
+                name: role.name.clone(),
+                requests,
+                devices: role.devices,
+                node_selector: pod.node_selector.clone().unwrap_or_default(),
+                affinity: convert::affinity(&pod),
+                tolerations: convert::tolerations(&pod),
+                pods_per_unit: role.pods_per_unit,
+                min: role.units.min,
+                max: role.units.max,
+                valid: role.units.valid.clone(),
+                segments: role.segments.clone(),
+                spares: role.spares,
+            });
+        }
+        let meta = &object.metadata;
+        Ok(Gang {
+            key: ObjectKey::new(
+                meta.namespace.clone().unwrap_or_default(),
+                meta.name.clone().unwrap_or_default(),
+            ),
+            uid: model::Uid(meta.uid.clone().unwrap_or_default()),
+            queue: spec.queue.clone(),
+            priority: spec.priority,
+            since,
+            classes,
+            roles,
+            within: spec.within.clone(),
+            avoid: BTreeSet::new(),
+            state: GangState::Inactive,
+        })
+    }
+
+    /// The first quota of the namespace that has no room for the gang's minimum.
+    pub fn quota_refusal(&self, gang: &Gang) -> Option<Reason> {
+        let mut needed = Resources::default();
+        for role in &gang.roles {
+            let pod = role.pod_requests(gang.classes.first());
+            needed.add(&pod.times(i64::from(role.min) * i64::from(role.pods_per_unit)));
+        }
+        let quotas = self.quotas.get(&gang.key.namespace)?;
+        quotas.iter().find_map(|(name, QuotaLeft(left))| {
+            left.iter().find_map(|(resource, left)| {
+                let plain = match resource.as_str() {
+                    "count/pods" => resources::PODS,
+                    other => other.strip_prefix("requests.").unwrap_or(other),
+                };
+                let needed = needed.get(plain);
+                (needed > *left).then(|| Reason::QuotaExceeded {
+                    quota: name.clone(),
+                    resource: resource.clone(),
+                    left: *left,
+                    needed,
+                })
+            })
+        })
+    }
+}
+
+/// `hard − used`, for the resources that pods use.
+fn quota_left(quota: &ResourceQuota) -> QuotaLeft {
+    let status = quota.status.clone().unwrap_or_default();
+    let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
+    let used = status.used.unwrap_or_default();
+    let amount = |resource: &str, text: &str| {
+        let cpu = resource == "cpu" || resource == "requests.cpu";
+        let parse = if cpu { model::quantity::parse_milli } else { model::quantity::parse_units };
+        parse(text).ok()
+    };
+    let concerns_requests = |name: &str| {
+        name.starts_with("requests.") || matches!(name, "pods" | "count/pods" | "cpu" | "memory")
+    };
+    let left = hard.iter().filter(|(name, _)| concerns_requests(name)).filter_map(|(name, hard)| {
+        let used = used.get(name).and_then(|used| amount(name, &used.0)).unwrap_or(0);
+        Some((name.clone(), amount(name, &hard.0)? - used))
+    });
+    QuotaLeft(left.collect())
+}

@@ -1,0 +1,180 @@
+//! From a TrainingJob's specification to the numbers of its gang, with every problem named by its field.
+//!
+//! ```text
+//!   TrainingJobSpec + World (classes, nodes seen) ──derive──▶ Derived, or Problems ──▶ condition Valid=False
+//! ```
+
+use muster_api::{AcceleratorClassSpec, PlacementRule, TrainingJobSpec};
+use muster_lifecycle::parallelism::{self, Elastic, Parallelism, Rule, Rules, TrainingSpec};
+use muster_model::{Mode, Segment, topology::NVLINK_DOMAIN};
+use std::fmt;
+
+use crate::core::World;
+use crate::launch::framework;
+
+/// What is wrong with a field, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Path, such as `spec.queue`.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Problem {
+    /// A problem.
+    pub fn new(field: &str, message: String, remedy: &str) -> Self {
+        Self { field: field.to_owned(), message, remedy: remedy.to_owned() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.field, self.message, self.remedy)
+    }
+}
+
+/// The numbers of a job's gang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Derived {
+    /// Accelerator classes as the job names them; empty for any.
+    pub classes: Vec<String>,
+    /// Accelerators of one pod.
+    pub devices: u32,
+    /// Data-parallel replicas in a unit.
+    pub replicas_per_unit: u32,
+    /// Pods in a unit.
+    pub pods_per_unit: u32,
+    /// Pods of one pipeline stage of a unit.
+    pub pods_per_stage: u32,
+    /// Fewest units.
+    pub min: u32,
+    /// Most units.
+    pub max: u32,
+    /// The valid numbers of units; empty for all.
+    pub valid: Vec<u32>,
+    /// Placement rules.
+    pub segments: Vec<Segment>,
+}
+
+/// Derives, and adds what is wrong to `problems`.
+pub fn derive(spec: &TrainingJobSpec, world: &World, problems: &mut Vec<Problem>) -> Option<Derived> {
+    let classes = classes(spec, world, problems)?;
+    let per_pod = spec.accelerator.per_pod.or_else(|| {
+        // Pods must fit the smallest of the allowed nodes.
+        classes.iter().map(|(_, class)| world.gpus_per_node(class)).min()
+    });
+    let Some(gpus_per_pod) = per_pod else {
+        problems.push(Problem::new(
+            "spec.accelerator",
+            "names no class, and no node of the cluster has an accelerator that is known".into(),
+            "name a class in spec.accelerator.classes, or set spec.accelerator.perPod",
+        ));
+        return None;
+    };
+    check_nvlink(spec, &classes, world, problems);
+    let axes = &spec.parallelism;
+    let elastic = spec.elastic.clone().unwrap_or_default();
+    let rule = |rule: &PlacementRule| Rule { level: rule.within.clone(), mode: rule.mode };
+    let training = TrainingSpec {
+        framework: framework(spec.framework),
+        parallelism: Parallelism {
+            tensor: axes.tensor,
+            pipeline: axes.pipeline,
+            context: axes.context,
+            expert: axes.expert,
+            expert_tensor: axes.expert_tensor(),
+            data: axes.data,
+        },
+        elastic: Elastic {
+            min_data: elastic.min_data,
+            max_data: elastic.max_data,
+            valid_data: elastic.valid_data,
+        },
+        gpus_per_pod,
+        rules: Rules {
+            tensor: Some(rule(&spec.placement.tensor)),
+            expert: Some(rule(&spec.placement.expert)),
+            context: spec.placement.context.as_ref().map(rule),
+            pipeline: Some(rule(&spec.placement.pipeline)),
+        },
+        spares: spec.placement.spares,
+    };
+    match parallelism::derive(&training) {
+        Ok(derived) => Some(Derived {
+            classes: spec.accelerator.classes.clone(),
+            devices: derived.devices_per_pod,
+            replicas_per_unit: derived.replicas_per_unit,
+            pods_per_unit: derived.pods_per_unit,
+            pods_per_stage: derived.pods_per_stage,
+            min: derived.min_units,
+            max: derived.max_units,
+            valid: derived.valid_units,
+            segments: derived.segments,
+        }),
+        Err(errors) => {
+            problems.extend(errors.into_iter().map(|error| Problem {
+                field: error.field,
+                message: error.message,
+                remedy: error.remedy,
+            }));
+            None
+        }
+    }
+}
+
+/// The classes that the job may use: those it names, or those that the cluster has.
+fn classes<'a>(
+    spec: &TrainingJobSpec,
+    world: &'a World,
+    problems: &mut Vec<Problem>,
+) -> Option<Vec<(String, &'a AcceleratorClassSpec)>> {
+    let names = if spec.accelerator.classes.is_empty() {
+        world.classes_present()
+    } else {
+        spec.accelerator.classes.clone()
+    };
+    let mut found = Vec::new();
+    for (at, name) in names.into_iter().enumerate() {
+        if let Some(class) = world.class(&name) {
+            found.push((name, class));
+        } else {
+            problems.push(Problem::new(
+                &format!("spec.accelerator.classes[{at}]"),
+                format!("AcceleratorClass {name:?} does not exist"),
+                &format!("create it or use one of {}", world.class_names().join(", ")),
+            ));
+        }
+    }
+    problems.is_empty().then_some(found)
+}
+
+/// A tensor-parallel group that must lie in one NVLink domain has to fit one of some allowed class.
+fn check_nvlink(
+    spec: &TrainingJobSpec,
+    classes: &[(String, &AcceleratorClassSpec)],
+    world: &World,
+    problems: &mut Vec<Problem>,
+) {
+    let rule = &spec.placement.tensor;
+    if rule.mode != Mode::Required || rule.within != NVLINK_DOMAIN || classes.is_empty() {
+        return;
+    }
+    let domain = |class: &AcceleratorClassSpec| world.gpus_per_node(class).saturating_mul(class.nvlink_nodes);
+    let largest = classes.iter().max_by_key(|(_, class)| domain(class));
+    if let Some((name, class)) = largest
+        && spec.parallelism.tensor > domain(class)
+    {
+        problems.push(Problem::new(
+            "spec.parallelism.tensor",
+            format!(
+                "is {}, but the largest NVLink domain of the allowed classes has {} accelerators ({name})",
+                spec.parallelism.tensor,
+                domain(class)
+            ),
+            "lower it, allow a class with larger domains, or set spec.placement.tensor.mode: Preferred",
+        ));
+    }
+}

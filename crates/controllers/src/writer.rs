@@ -1,0 +1,265 @@
+//! The only place that writes. Every write begins with a look at our leadership, is sent once, and ends within the
+//! time that separates our renewal deadline from the Lease's expiry.
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::client::Body;
+use muster_cluster::PodFacts;
+use muster_model::{ObjectKey, Uid};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::effect::{Effect, Note, Outcome, Owned, OwnedKind};
+use crate::leader::{FENCE_POLICY, Term};
+
+/// Field manager of all our writes.
+const MANAGER: &str = "fieldManager=muster";
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+const JSON_PATCH: &str = "application/json-patch+json";
+
+/// Performs effects under one term of leadership.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    term: Term,
+    timeout: Duration,
+    clock: Arc<dyn Clock>,
+    identity: Arc<str>,
+}
+
+impl Writer {
+    /// A writer for a term. `client` must not retry by itself; `timeout` bounds each write.
+    pub fn new(client: Client, term: Term, timeout: Duration, clock: Arc<dyn Clock>, identity: &str) -> Self {
+        Self { client, term, timeout, clock, identity: identity.into() }
+    }
+
+    /// Does it and says what came of it.
+    pub async fn perform(&self, effect: &Effect) -> Outcome {
+        match effect {
+            Effect::CreatePod { pod, body, .. } => self.create_pod(pod, body).await,
+            Effect::ProbePod { namespace, body, .. } => {
+                let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All&{MANAGER}");
+                match self.send(Method::POST, &path, JSON, body.clone()).await {
+                    Ok(answer) => {
+                        facts(&answer).map_or_else(Outcome::Transient, |f| Outcome::Probed(Box::new(f)))
+                    }
+                    Err(outcome) => outcome,
+                }
+            }
+            Effect::DeletePod { pod, uid, force } => {
+                self.delete(&pod_path(pod), uid, force.then_some(0)).await
+            }
+            Effect::ReleasePod { pod, uid, keep } => {
+                let path = format!("{}?{MANAGER}", pod_path(pod));
+                self.patch(&path, MERGE, &finalizers(uid, keep)).await
+            }
+            Effect::WriteGang { gang, version, status, chunks } => {
+                for chunk in chunks {
+                    let path = format!("{}?{MANAGER}", OwnedKind::ConfigMap.path(&gang.namespace));
+                    match self.send(Method::POST, &path, JSON, to_bytes(chunk)).await {
+                        // Named by content: one that exists is the same.
+                        Ok(_) | Err(Outcome::Conflict) => {}
+                        Err(outcome) => return outcome,
+                    }
+                }
+                self.status(OwnedKind::Gang, gang, version, json!(status)).await
+            }
+            Effect::Ensure { object, exists } => self.ensure(object, *exists).await,
+            Effect::DeleteOwned { kind, key, uid } => {
+                self.delete(&format!("{}/{}", kind.path(&key.namespace), key.name), uid, None).await
+            }
+            Effect::ReleaseGang { gang, uid, keep } => {
+                let path = format!("{}/{}?{MANAGER}", OwnedKind::Gang.path(&gang.namespace), gang.name);
+                self.patch(&path, MERGE, &finalizers(uid, keep)).await
+            }
+            Effect::WriteJob { job, version, status } => {
+                self.status(OwnedKind::Job, job, version, json!(status)).await
+            }
+            Effect::Tell(note) => {
+                let path = format!("/api/v1/namespaces/{}/events?{MANAGER}", note.about.namespace);
+                self.reply(Method::POST, &path, JSON, to_bytes(&self.event(note))).await
+            }
+        }
+    }
+
+    async fn create_pod(&self, pod: &ObjectKey, body: &[u8]) -> Outcome {
+        let path = format!("/api/v1/namespaces/{}/pods?{MANAGER}", pod.namespace);
+        match self.send(Method::POST, &path, JSON, body.to_vec()).await {
+            // The watch brings the pod; parsing it here as well would cost more than the rest of this function.
+            Ok(_) => Outcome::Done { version: None, uid: None },
+            Err(Outcome::Conflict) => match self.send(Method::GET, &pod_path(pod), JSON, Vec::new()).await {
+                Ok(answer) => {
+                    facts(&answer).map_or_else(Outcome::Transient, |f| Outcome::Exists(Box::new(f)))
+                }
+                Err(Outcome::Gone) => Outcome::Transient("the pod of that name vanished meanwhile".into()),
+                Err(outcome) => outcome,
+            },
+            // The collection always exists: what is not found is the namespace.
+            Err(Outcome::Gone) => Outcome::Refused(format!("namespace {:?} does not exist", pod.namespace)),
+            Err(outcome) => outcome,
+        }
+    }
+
+    async fn ensure(&self, object: &Owned, exists: bool) -> Outcome {
+        let collection = object.kind.path(&object.key.namespace);
+        if !exists {
+            let path = format!("{collection}?{MANAGER}");
+            match self.reply(Method::POST, &path, JSON, to_bytes(&object.body)).await {
+                Outcome::Conflict => {}
+                outcome => return outcome,
+            }
+        }
+        self.patch(&format!("{collection}/{}?{MANAGER}", object.key.name), MERGE, &object.body).await
+    }
+
+    /// Replaces a status as a whole, if the object still has this version: one atomic compare-and-swap.
+    async fn status(&self, kind: OwnedKind, key: &ObjectKey, version: &str, status: Value) -> Outcome {
+        let path = format!("{}/{}/status?{MANAGER}", kind.path(&key.namespace), key.name);
+        let patch = json!([
+            { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
+            { "op": "add", "path": "/status", "value": status },
+        ]);
+        self.patch(&path, JSON_PATCH, &patch).await
+    }
+
+    async fn patch(&self, path: &str, content: &str, patch: &Value) -> Outcome {
+        self.reply(Method::PATCH, path, content, to_bytes(patch)).await
+    }
+
+    async fn delete(&self, path: &str, uid: &Uid, grace: Option<i64>) -> Outcome {
+        let mut options = json!({ "preconditions": { "uid": uid }, "propagationPolicy": "Background" });
+        if let Some(seconds) = grace {
+            options["gracePeriodSeconds"] = json!(seconds);
+        }
+        match self.reply(Method::DELETE, path, JSON, to_bytes(&options)).await {
+            // Another object has the name: the one that we meant is gone.
+            Outcome::Conflict => Outcome::Gone,
+            outcome => outcome,
+        }
+    }
+
+    async fn reply(&self, method: Method, path: &str, content: &str, body: Vec<u8>) -> Outcome {
+        #[derive(serde::Deserialize, Default)]
+        #[serde(rename_all = "camelCase")]
+        struct Meta {
+            resource_version: Option<String>,
+            uid: Option<Uid>,
+        }
+        #[derive(serde::Deserialize, Default)]
+        struct Answer {
+            #[serde(default)]
+            metadata: Meta,
+        }
+        match self.send(method, path, content, body).await {
+            Ok(bytes) => {
+                let answer: Answer = serde_json::from_slice(&bytes).unwrap_or_default();
+                Outcome::Done { version: answer.metadata.resource_version, uid: answer.metadata.uid }
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Sends one request; the body of a good answer, or what a bad one means.
+    async fn send(&self, method: Method, path: &str, content: &str, body: Vec<u8>) -> Result<Bytes, Outcome> {
+        if !self.term.valid() {
+            return Err(Outcome::Fenced);
+        }
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, content)
+            .header(http::header::ACCEPT, JSON)
+            .body(Body::from(body))
+            .map_err(|error| Outcome::Refused(format!("{path}: {error}")))?;
+        let exchange = async {
+            let answer = self.client.send(request).await.map_err(|e| Outcome::Transient(e.to_string()))?;
+            let status = answer.status();
+            let bytes = answer.into_body().collect().await.map_err(|e| Outcome::Transient(e.to_string()))?;
+            Ok((status, bytes.to_bytes()))
+        };
+        let (status, bytes) = tokio::time::timeout(self.timeout, exchange)
+            .await
+            .map_err(|_| Outcome::Transient(format!("no answer within {:?}", self.timeout)))??;
+        if status.is_success() { Ok(bytes) } else { Err(refusal(status, &bytes)) }
+    }
+
+    fn event(&self, note: &Note) -> Value {
+        let now = self.clock.now();
+        let core = ["Pod", "Service", "Node"].contains(&note.kind);
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": { "generateName": format!("{}.", note.about.name), "namespace": note.about.namespace },
+            "involvedObject": {
+                "apiVersion": if core { "v1" } else { "muster.dev/v1alpha1" },
+                "kind": note.kind,
+                "namespace": note.about.namespace,
+                "name": note.about.name,
+                "uid": note.uid,
+            },
+            "reason": note.reason,
+            "message": truncated(&note.message, 1024),
+            "type": if note.warning { "Warning" } else { "Normal" },
+            "firstTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "lastTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "count": 1,
+            "source": { "component": "muster" },
+            "reportingComponent": "muster.dev/operator",
+            "reportingInstance": truncated(&self.identity, 128),
+        })
+    }
+}
+
+/// At most `limit` bytes of a text, cut at a character.
+fn truncated(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+fn pod_path(pod: &ObjectKey) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+}
+
+fn to_bytes(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+/// A merge patch that leaves these finalizers; the UID makes it fail for another object of the name.
+fn finalizers(uid: &Uid, keep: &[String]) -> Value {
+    let keep = if keep.is_empty() { Value::Null } else { json!(keep) };
+    json!({ "metadata": { "uid": uid, "finalizers": keep } })
+}
+
+fn facts(bytes: &[u8]) -> Result<PodFacts, String> {
+    serde_json::from_slice::<Pod>(bytes).map(|pod| PodFacts::of(&pod).0).map_err(|error| error.to_string())
+}
+
+/// What an error answer means for the one who asked.
+fn refusal(status: StatusCode, body: &[u8]) -> Outcome {
+    let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = parsed["message"].as_str().map_or_else(
+        || format!("{status}: {}", truncated(&String::from_utf8_lossy(body), 200)),
+        str::to_owned,
+    );
+    if message.contains(FENCE_POLICY) && !status.is_server_error() {
+        return Outcome::Fenced;
+    }
+    match status {
+        StatusCode::NOT_FOUND => Outcome::Gone,
+        StatusCode::CONFLICT => Outcome::Conflict,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::UNAUTHORIZED => {
+            Outcome::Transient(message)
+        }
+        status if status.is_server_error() => Outcome::Transient(message),
+        _ => Outcome::Refused(message),
+    }
+}
