@@ -1,0 +1,111 @@
+//! The API server under test, spoken to in plain requests: manifests that are wrong must reach it as they are.
+
+use http::{Request, header::CONTENT_TYPE};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client, Config, ResourceExt,
+    api::{Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+    runtime::wait::{await_condition, conditions::is_crd_established},
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Longest wait for the server to serve the kinds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Server {
+    client: Client,
+}
+
+impl Server {
+    /// The server that the environment names, with our kinds installed; `None`, said aloud, without one.
+    pub async fn connect() -> Option<Self> {
+        let Ok(path) = std::env::var("MUSTER_TEST_KUBECONFIG") else {
+            eprintln!(
+                "SKIPPED: MUSTER_TEST_KUBECONFIG is not set; `make test` starts an API server and sets it"
+            );
+            return None;
+        };
+        let kubeconfig = Kubeconfig::read_from(path).expect("the kubeconfig is readable");
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        let server = Self { client: Client::try_from(config).unwrap() };
+        server.install().await;
+        Some(server)
+    }
+
+    async fn install(&self) {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        for crd in muster_api::all_crds() {
+            let name = crd.name_any();
+            let manager = PatchParams::apply("muster-api-tests").force();
+            api.patch(&name, &manager, &Patch::Apply(&crd)).await.unwrap();
+            let established = await_condition(api.clone(), &name, is_crd_established());
+            tokio::time::timeout(PATIENCE, established).await.expect("established in time").unwrap();
+        }
+        // Established comes a moment before the paths are served.
+        tokio::time::timeout(PATIENCE, async {
+            for kind in super::cases::KINDS {
+                while self.send("GET", &path(kind.0, ""), "", None).await.is_err() {
+                    tokio::task::yield_now().await;
+                }
+            }
+        })
+        .await
+        .expect("all kinds are served in time");
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        query: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> Result<Value, String> {
+        let mut request = Request::builder().method(method).uri(format!("{path}?{query}"));
+        let mut bytes = Vec::new();
+        if let Some((kind, body)) = body {
+            request = request.header(CONTENT_TYPE, kind);
+            bytes = body;
+        }
+        let request = request.body(bytes).map_err(|error| error.to_string())?;
+        self.client.request::<Value>(request).await.map_err(|error| match error {
+            kube::Error::Api(status) => status.message.clone(),
+            other => other.to_string(),
+        })
+    }
+
+    /// Creates an object as kubectl does: unknown fields are refused.
+    pub async fn create(&self, kind: &str, object: &Value, dry_run: bool) -> Result<Value, String> {
+        let body = serde_json::to_vec(object).map_err(|error| error.to_string())?;
+        self.send("POST", &path(kind, ""), &query(dry_run), Some(("application/json", body))).await
+    }
+
+    /// Merges a change into an object.
+    pub async fn edit(&self, kind: &str, name: &str, change: &str, dry_run: bool) -> Result<Value, String> {
+        let body = ("application/merge-patch+json", change.as_bytes().to_vec());
+        self.send("PATCH", &path(kind, name), &query(dry_run), Some(body)).await
+    }
+
+    /// Sets the scale, for good.
+    pub async fn scale(&self, kind: &str, name: &str, replicas: u32) -> Result<Value, String> {
+        let change = json!({ "spec": { "replicas": replicas } }).to_string();
+        self.edit(kind, &format!("{name}/scale"), &change, false).await
+    }
+
+    pub async fn delete(&self, kind: &str, name: &str) -> Result<Value, String> {
+        self.send("DELETE", &path(kind, name), "", None).await
+    }
+}
+
+fn query(dry_run: bool) -> String {
+    format!("fieldValidation=Strict{}", if dry_run { "&dryRun=All" } else { "" })
+}
+
+fn path(kind: &str, name: &str) -> String {
+    let (_, plural, namespaced) =
+        super::cases::KINDS.iter().find(|row| row.0 == kind).copied().expect("a kind of ours");
+    let scope = if namespaced { "namespaces/default/" } else { "" };
+    let name = if name.is_empty() { String::new() } else { format!("/{name}") };
+    format!("/apis/muster.dev/v1alpha1/{scope}{plural}{name}")
+}

@@ -1,0 +1,139 @@
+//! Each validation rule, once refused and once accepted, by a real API server.
+//!
+//! `MUSTER_TEST_KUBECONFIG` names the server (`make test` starts one and sets it); without it only the check that
+//! every rule has a case is made. Nothing is kept: requests are dry runs, but for one job that is edited and deleted.
+
+mod cases;
+mod server;
+
+use cases::{CASES, Case, EDITS, allowed_edits, base, job, manifest};
+use serde_json::{Value, json};
+use server::Server;
+use std::collections::BTreeSet;
+
+/// The messages of all CEL rules of a schema.
+fn messages(schema: &Value, found: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::Array(rules)) = map.get("x-kubernetes-validations") {
+                found.extend(rules.iter().filter_map(|rule| rule["message"].as_str()).map(str::to_owned));
+            }
+            map.values().for_each(|below| messages(below, found));
+        }
+        Value::Array(items) => items.iter().for_each(|below| messages(below, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_rule_has_a_case() {
+    let mut rules = BTreeSet::new();
+    for crd in muster_api::all_crds() {
+        messages(&serde_json::to_value(crd).unwrap(), &mut rules);
+    }
+    assert!(rules.len() > 40, "only {} rules found", rules.len());
+    let said: Vec<&str> =
+        CASES.iter().map(|case| case.says).chain(EDITS.iter().map(|edit| edit.says)).collect();
+    let without: Vec<&String> =
+        rules.iter().filter(|rule| !said.iter().any(|says| rule.as_str() == *says)).collect();
+    assert!(without.is_empty(), "rules without a case: {without:#?}");
+}
+
+/// What is wrong with the server's answers to one case.
+async fn faults(server: &Server, case: &Case) -> Vec<String> {
+    let mut faults = Vec::new();
+    let at = format!("{} {}: {}", case.kind, case.field, case.says);
+    let refused = manifest(case.kind, case.refused);
+    match server.create(case.kind, &refused, true).await {
+        Ok(_) => faults.push(format!("{at}\n  was accepted: {}", case.refused)),
+        Err(answer) if !answer.contains(case.says) || !answer.contains(case.field) => {
+            faults.push(format!("{at}\n  was refused with: {answer}"));
+        }
+        Err(_) => {}
+    }
+    let accepted = manifest(case.kind, case.accepted);
+    if let Err(answer) = server.create(case.kind, &accepted, true).await {
+        faults.push(format!("{at}\n  the accepted case {} was refused with: {answer}", case.accepted));
+    }
+    faults
+}
+
+#[tokio::test]
+async fn each_rule_refuses_and_accepts() {
+    let Some(server) = Server::connect().await else { return };
+    let mut all = Vec::new();
+    for case in CASES {
+        all.extend(faults(&server, case).await);
+    }
+    assert!(all.is_empty(), "{} faults:\n{}", all.len(), all.join("\n"));
+}
+
+#[tokio::test]
+async fn a_live_job_changes_only_where_it_may() {
+    let Some(server) = Server::connect().await else { return };
+    let name = format!("edits-{}", std::process::id());
+    let mut object = job();
+    object["metadata"]["name"] = json!(name);
+    server.create("TrainingJob", &object, false).await.unwrap();
+    let mut all = Vec::new();
+    for edit in EDITS {
+        match server.edit("TrainingJob", &name, edit.change, true).await {
+            Ok(_) => all.push(format!("{} changed while the job was live", edit.field)),
+            Err(answer) if !answer.contains(edit.says) || !answer.contains(edit.field) => {
+                all.push(format!("{} was refused with: {answer}", edit.field));
+            }
+            Err(_) => {}
+        }
+    }
+    for change in allowed_edits() {
+        if let Err(answer) = server.edit("TrainingJob", &name, change, true).await {
+            all.push(format!("{change} was refused with: {answer}"));
+        }
+    }
+    // Suspending and changing at once is still a change of a live job.
+    let both = r#"{"spec": {"suspend": true, "framework": "Mpi"}}"#;
+    if server.edit("TrainingJob", &name, both, true).await.is_ok() {
+        all.push("framework changed in the same request that suspends".into());
+    }
+    server.edit("TrainingJob", &name, r#"{"spec": {"suspend": true}}"#, false).await.unwrap();
+    for edit in EDITS {
+        if let Err(answer) = server.edit("TrainingJob", &name, edit.change, true).await {
+            all.push(format!("{} of a suspended job was refused with: {answer}", edit.field));
+        }
+    }
+    server.delete("TrainingJob", &name).await.unwrap();
+    assert!(all.is_empty(), "{} faults:\n{}", all.len(), all.join("\n"));
+}
+
+#[tokio::test]
+async fn defaults_of_the_server_are_those_of_the_types() {
+    let Some(server) = Server::connect().await else { return };
+    for kind in
+        ["TrainingJob", "InferenceService", "Queue", "Topology", "AcceleratorClass", "Gang", "NodePartition"]
+    {
+        let sent = base(kind);
+        let mut got = server.create(kind, &sent, true).await.unwrap();
+        let mut ours = cases::through_types(kind, &sent);
+        for object in [&mut got, &mut ours] {
+            object.as_object_mut().unwrap().retain(|key, _| key == "spec");
+            // Quantities and the template's defaults are Kubernetes' own.
+            cases::without_templates(object);
+        }
+        assert_eq!(got, ours, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn scale_follows_data() {
+    let Some(server) = Server::connect().await else { return };
+    let name = format!("scaled-{}", std::process::id());
+    let mut object = job();
+    object["metadata"]["name"] = json!(name);
+    server.create("TrainingJob", &object, false).await.unwrap();
+    let scale = server.scale("TrainingJob", &name, 4).await;
+    let beyond = server.scale("TrainingJob", &name, 400).await;
+    server.delete("TrainingJob", &name).await.unwrap();
+    assert_eq!(scale.unwrap()["spec"]["replicas"], 4);
+    let answer = beyond.unwrap_err();
+    assert!(answer.contains("elastic.maxData must not be below parallelism.data"), "{answer}");
+}
