@@ -189,11 +189,6 @@ impl PodRecord {
         matches!(self.stage, Stage::Ended | Stage::Rejected(_))
     }
 
-    /// Whether the containers were told to end.
-    pub fn is_leaving(&self) -> bool {
-        self.kill.is_some()
-    }
-
     /// Whether something waits to be written.
     pub fn wants_write(&self) -> bool {
         !self.gone && (self.dirty || self.wants_delete())
