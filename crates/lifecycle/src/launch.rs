@@ -179,16 +179,16 @@ pub fn environment(launch: &Launch, world: &World, pod: PodAt, at: &Addresses) -
         Framework::TorchFT => {
             let lighthouse =
                 at.lighthouse.clone().unwrap_or_else(|| format!("http://{}:{LIGHTHOUSE_PORT}", at.rank0));
-            env.add("TORCHFT_LIGHTHOUSE", lighthouse);
-            env.add("REPLICA_GROUP_ID", pod.unit);
-            env.add("NUM_REPLICA_GROUPS", world.units);
+            env.add("TORCHFT_LIGHTHOUSE", &lighthouse);
+            env.add("REPLICA_GROUP_ID", &pod.unit);
+            env.add("NUM_REPLICA_GROUPS", &world.units);
         }
         Framework::Mpi => {
             // Open MPI 4 (ORTE) and 5 (PRRTE). Host names are compared as they stand in the file.
             env.add("OMPI_MCA_orte_default_hostfile", &at.hostfile);
             env.add("PRTE_MCA_prte_default_hostfile", &at.hostfile);
-            env.add("OMPI_MCA_orte_keep_fqdn_hostnames", "true");
-            env.add("PRTE_MCA_prte_keep_fqdn_hostnames", "true");
+            env.add("OMPI_MCA_orte_keep_fqdn_hostnames", &"true");
+            env.add("PRTE_MCA_prte_keep_fqdn_hostnames", &"true");
         }
         _ => {}
     }
@@ -202,16 +202,14 @@ pub fn hostfile(launch: &Launch, units: u32, host: impl Fn(u32, u32) -> String) 
         .map(|(unit, index)| (node_rank(launch, units, unit, index), unit, index))
         .collect();
     pods.sort_unstable();
-    pods.into_iter().fold(String::new(), |mut text, (_, unit, index)| {
-        text.push_str(&format!("{} slots={}\n", host(unit, index), launch.ranks_per_pod));
-        text
-    })
+    let line = |(_, unit, index)| format!("{} slots={}\n", host(unit, index), launch.ranks_per_pod);
+    pods.into_iter().map(line).collect()
 }
 
 struct Env(Vec<(String, String)>);
 
 impl Env {
-    fn add(&mut self, name: &str, value: impl ToString) {
+    fn add(&mut self, name: &str, value: &impl ToString) {
         self.0.push((name.to_owned(), value.to_string()));
     }
 
@@ -257,8 +255,8 @@ fn muster(env: &mut Env, launch: &Launch, world: &World, pod: PodAt) {
     let node = node_rank(launch, world.units, pod.unit, pod.index);
     let nodes = world.units * launch.pods_per_unit;
     env.add("MUSTER_JOB", &launch.job);
-    env.add("MUSTER_GENERATION", world.generation);
-    env.add("MUSTER_INCARNATION", pod.incarnation);
+    env.add("MUSTER_GENERATION", &world.generation);
+    env.add("MUSTER_INCARNATION", &pod.incarnation);
     env.all(&[
         ("MUSTER_UNIT", pod.unit),
         ("MUSTER_UNITS", world.units),
@@ -270,7 +268,7 @@ fn muster(env: &mut Env, launch: &Launch, world: &World, pod: PodAt) {
         ("MUSTER_RANK_START", node * launch.ranks_per_pod),
     ]);
     if let Some(step) = world.checkpoint_step {
-        env.add("MUSTER_CHECKPOINT_STEP", step);
+        env.add("MUSTER_CHECKPOINT_STEP", &step);
     }
 }
 
@@ -289,8 +287,8 @@ fn sizes(launch: &Launch, place: &Place<'_>) -> [(&'static str, u32); 6] {
 /// What `torch.distributed` reads with `env://`. mpirun's children overwrite none of it, so under MPI only the address
 /// of rank 0 is given: a rank that all of a pod's processes share would be wrong.
 fn distributed(env: &mut Env, launch: &Launch, place: &Place<'_>) {
-    env.add("MASTER_ADDR", place.master);
-    env.add("MASTER_PORT", launch.port);
+    env.add("MASTER_ADDR", &place.master);
+    env.add("MASTER_PORT", &launch.port);
     if launch.framework == Framework::Mpi {
         return;
     }
@@ -302,7 +300,7 @@ fn distributed(env: &mut Env, launch: &Launch, place: &Place<'_>) {
         ("NPROC_PER_NODE", launch.ranks_per_pod),
     ]);
     if launch.ranks_per_pod == 1 {
-        env.add("LOCAL_RANK", 0);
+        env.add("LOCAL_RANK", &0);
     }
 }
 
@@ -313,11 +311,11 @@ fn torchrun(env: &mut Env, launch: &Launch, place: &Place<'_>) {
         ("PET_NPROC_PER_NODE", launch.ranks_per_pod),
         ("PET_NODE_RANK", place.node_rank),
     ]);
-    env.add("PET_RDZV_BACKEND", "static");
-    env.add("PET_RDZV_ENDPOINT", format!("{}:{}", place.master, launch.port));
+    env.add("PET_RDZV_BACKEND", &"static");
+    env.add("PET_RDZV_ENDPOINT", &format!("{}:{}", place.master, launch.port));
     env.add("PET_RDZV_ID", &place.rendezvous);
-    env.add("PET_RDZV_CONF", format!("timeout={RENDEZVOUS_TIMEOUT}"));
-    env.add("PET_MASTER_ADDR", place.master);
-    env.add("PET_MASTER_PORT", launch.port);
-    env.add("PET_MAX_RESTARTS", 0);
+    env.add("PET_RDZV_CONF", &format!("timeout={RENDEZVOUS_TIMEOUT}"));
+    env.add("PET_MASTER_ADDR", &place.master);
+    env.add("PET_MASTER_PORT", &launch.port);
+    env.add("PET_MAX_RESTARTS", &0);
 }

@@ -306,21 +306,29 @@ impl Bounds {
     }
 }
 
-/// Sizes of 0, and tensor groups that lie askew in pods.
+/// Sizes out of range, and tensor groups that lie askew in pods.
 fn check_sizes(spec: &TrainingSpec) -> Vec<FieldError> {
     let sizes = &spec.parallelism;
-    let mut errors: Vec<FieldError> = [
+    let fields = [
         ("spec.parallelism.tensor", sizes.tensor),
         ("spec.parallelism.pipeline", sizes.pipeline),
         ("spec.parallelism.context", sizes.context),
         (EXPERT, sizes.expert),
         ("spec.parallelism.expertTensor", sizes.expert_tensor),
         (DATA, sizes.data),
-    ]
-    .into_iter()
-    .filter(|(_, size)| *size == 0)
-    .map(|(field, _)| FieldError::new(field, "the size is 0".into(), "set it to 1 or more"))
-    .collect();
+        (PER_POD, spec.gpus_per_pod.max(1)),
+    ];
+    let mut errors: Vec<FieldError> = fields
+        .into_iter()
+        .filter_map(|(field, size)| match u64::from(size) {
+            0 => Some(FieldError::new(field, "the size is 0".into(), "set it to 1 or more")),
+            size if size > MAX_RANKS => {
+                let message = format!("{size} is more than a job may have ranks ({MAX_RANKS})");
+                Some(FieldError::new(field, message, format!("set it to {MAX_RANKS} or less")))
+            }
+            _ => None,
+        })
+        .collect();
     if !errors.is_empty() {
         return errors;
     }
@@ -426,7 +434,7 @@ fn split_data(spec: &TrainingSpec, replicas: u32) -> FieldError {
         let remedy = if sizes.expert_tensor > 1 && stage.is_multiple_of(u64::from(sizes.expert)) {
             format!("set spec.parallelism.expertTensor to 1 (it defaults to tensor), or {DATA} to {data}")
         } else {
-            format!("set {DATA} to {data}, or expert to a divisor of {stage}")
+            format!("set {DATA} to {data}, or make expert · expertTensor a divisor of {stage}")
         };
         return FieldError::new(EXPERT, message, remedy);
     }
