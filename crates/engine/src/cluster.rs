@@ -6,12 +6,13 @@
 //!
 //! Resource names are interned to columns, so that a fit is a handful of integer divisions.
 
-use muster_model::{
-    AcceleratorClass, Node, NodeName, Resources, Role, TaintEffect, Topology, reason::NodeRefusal,
-};
+use muster_model::{Node, NodeName, Resources, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::tree::{DomainId, Slot, Tree};
+use crate::{
+    index::{ChainId, ChainKey, Index, ShapeId, ShapeKey},
+    tree::{DomainId, Slot, Tree},
+};
 
 /// Amounts by column.
 pub type Amounts = Vec<(usize, i64)>;
@@ -58,12 +59,12 @@ pub struct Cluster {
     /// The topology tree.
     pub tree: Tree,
     columns: BTreeMap<String, usize>,
-    nodes: Vec<Option<NodeState>>,
+    pub(crate) nodes: Vec<Option<NodeState>>,
     vacant: Vec<Slot>,
     by_name: BTreeMap<NodeName, Slot>,
-    uses: BTreeMap<String, (NodeName, Resources)>,
-    /// Counts changes that may have made room.
-    pub freed: u64,
+    uses: BTreeMap<String, (Slot, Resources)>,
+    /// How many pods fit where.
+    pub index: Index,
 }
 
 impl Cluster {
@@ -105,7 +106,8 @@ impl Cluster {
         resources.0.iter().map(|(name, amount)| (self.column(name), *amount)).collect()
     }
 
-    fn slot_or_new(&mut self, name: &NodeName) -> Slot {
+    /// Slot of a node, known or not yet.
+    pub fn slot_or_new(&mut self, name: &NodeName) -> Slot {
         if let Some(slot) = self.by_name.get(name) {
             return *slot;
         }
@@ -153,11 +155,11 @@ impl Cluster {
             }
         }
         self.replace_all();
-        self.freed += 1;
     }
 
-    /// Puts every node where its labels say.
+    /// Puts every node where its labels say, and forgets all counts.
     fn replace_all(&mut self) {
+        self.index.clear();
         for slot in 0..self.nodes.len() {
             let Some(node) = self.nodes[slot].as_mut() else { continue };
             if let Some(leaf) = node.leaf.take() {
@@ -185,11 +187,19 @@ impl Cluster {
         for (column, amount) in allocatable {
             *cell(&mut node.allocatable, column) = amount;
         }
-        self.freed += 1;
-        if old.as_ref().is_some_and(|old| old.labels == facts.labels) {
-            return;
+        if old.as_ref().is_none_or(|old| old.labels != facts.labels) {
+            self.relabel(slot, old.as_ref(), facts);
         }
+        if let Some(node) = self.nodes[slot].as_ref() {
+            self.index.admit(&self.tree, slot, node);
+        }
+    }
+
+    /// Moves a node to where its labels say.
+    fn relabel(&mut self, slot: Slot, old: Option<&Node>, facts: &Node) {
+        let Some(node) = self.nodes[slot].as_mut() else { return };
         if let Some(leaf) = node.leaf.take() {
+            self.index.withdraw(&self.tree, slot, leaf);
             self.tree.remove(slot, leaf);
         }
         let mut rebuild = old.is_some_and(|old| self.tree.count_labels(&old.labels, false));
@@ -206,6 +216,7 @@ impl Cluster {
         let Some(slot) = self.slot(name.as_str()) else { return };
         let Some(node) = self.nodes[slot].as_mut() else { return };
         if let Some(leaf) = node.leaf.take() {
+            self.index.withdraw(&self.tree, slot, leaf);
             self.tree.remove(slot, leaf);
         }
         node.allocatable.clear();
@@ -217,85 +228,64 @@ impl Cluster {
         self.forget_if_unused(slot);
     }
 
-    /// Adds (`sign` 1) or takes away (−1) use of a node.
-    pub fn charge(&mut self, name: &NodeName, requests: &Resources, sign: i64) {
+    /// Adds (`sign` 1) or takes away (−1) use of nodes, the same on each.
+    pub fn charge(&mut self, slots: &[Slot], requests: &Resources, sign: i64) {
         let amounts = self.amounts(requests);
-        let slot = self.slot_or_new(name);
-        if let Some(node) = self.nodes[slot].as_mut() {
-            for (column, amount) in amounts {
-                let used = cell(&mut node.used, column);
+        for slot in slots {
+            let Some(node) = self.nodes[*slot].as_mut() else { continue };
+            for (column, amount) in &amounts {
+                let used = cell(&mut node.used, *column);
                 *used = used.saturating_add(amount.saturating_mul(sign));
             }
             node.users = if sign > 0 { node.users + 1 } else { node.users.saturating_sub(1) };
-        }
-        if sign < 0 {
-            self.freed += 1;
-            self.forget_if_unused(slot);
+            self.index.refresh(&self.tree, *slot, node);
+            if sign < 0 {
+                self.forget_if_unused(*slot);
+            }
         }
     }
 
     /// Foreign use began or changed.
-    pub fn set_use(&mut self, id: String, node: NodeName, requests: Resources) {
-        if self.uses.get(&id).is_some_and(|(n, r)| *n == node && *r == requests) {
+    pub fn set_use(&mut self, id: String, node: &NodeName, requests: Resources) {
+        let slot = self.slot_or_new(node);
+        if self.uses.get(&id).is_some_and(|(s, r)| *s == slot && *r == requests) {
             return;
         }
+        // The new use first: the node's slot is not forgotten in between.
+        self.charge(&[slot], &requests, 1);
         self.end_use(&id);
-        self.charge(&node, &requests, 1);
-        self.uses.insert(id, (node, requests));
+        self.uses.insert(id, (slot, requests));
     }
 
     /// Foreign use ended.
     pub fn end_use(&mut self, id: &str) {
-        if let Some((node, requests)) = self.uses.remove(id) {
-            self.charge(&node, &requests, -1);
+        if let Some((slot, requests)) = self.uses.remove(id) {
+            self.charge(&[slot], &requests, -1);
         }
     }
 
-    /// Why a node takes no pods of a role for reasons other than room; `None` if it does. With `lasting`, only the
-    /// reasons that an empty, healthy cluster would still have.
-    pub fn refusal(
-        facts: &Node,
-        role: &Role,
-        class: Option<&AcceleratorClass>,
-        avoid: &BTreeSet<NodeName>,
-        lasting: bool,
-    ) -> Option<NodeRefusal> {
-        if !lasting && !facts.ready {
-            return Some(NodeRefusal::NotReady);
-        }
-        if !lasting && facts.cordoned {
-            return Some(NodeRefusal::Cordoned);
-        }
-        if !lasting && avoid.contains(&facts.name) {
-            return Some(NodeRefusal::Avoided);
-        }
-        if role.devices > 0 && !class.is_some_and(|class| is_of_class(facts, class)) {
-            return Some(NodeRefusal::OtherClass);
-        }
-        let repelled = |taint: &&muster_model::Taint| {
-            taint.effect != TaintEffect::PreferNoSchedule
-                && !role.tolerations.iter().any(|t| t.tolerates(taint))
-        };
-        if facts.taints.iter().any(|taint| repelled(&taint)) {
-            return Some(NodeRefusal::Tainted);
-        }
-        let selected = role.node_selector.iter().all(|(key, value)| facts.labels.get(key) == Some(value));
-        let wanted = role.affinity.is_empty()
-            || role.affinity.iter().any(|term| term.matches(facts.name.as_str(), &facts.labels));
-        (!selected || !wanted).then_some(NodeRefusal::Selector)
+    /// The shape with this key.
+    pub fn shape(&mut self, key: &ShapeKey) -> ShapeId {
+        self.index.shape(&self.tree, &self.nodes, key)
     }
-}
 
-/// Whether a node has cards of a class.
-fn is_of_class(facts: &Node, class: &AcceleratorClass) -> bool {
-    facts.allocatable.get(&class.resource) > 0
-        && class.requirements.iter().all(|requirement| {
-            requirement.holds(if requirement.field {
-                (requirement.key == "metadata.name").then_some(facts.name.as_str())
-            } else {
-                facts.labels.get(&requirement.key).map(String::as_str)
-            })
-        })
+    /// The chain with this key.
+    pub fn chain(&mut self, key: &ChainKey) -> ChainId {
+        self.index.chain(&self.tree, &self.nodes, key)
+    }
+
+    /// Hides nodes from a shape (`true`) or shows them again. Nobody is woken by it.
+    pub fn hide(&mut self, nodes: &BTreeSet<NodeName>, shape: ShapeId, hidden: bool) {
+        let quiet = std::mem::replace(&mut self.index.quiet, true);
+        for slot in nodes.iter().filter_map(|name| self.by_name.get(name.as_str())) {
+            let Some(node) = self.nodes[*slot].as_ref() else { continue };
+            match node.leaf {
+                Some(leaf) if hidden => self.index.hide(&self.tree, *slot, shape, leaf),
+                _ => self.index.admit(&self.tree, *slot, node),
+            }
+        }
+        self.index.quiet = quiet;
+    }
 }
 
 fn cell(amounts: &mut Vec<i64>, column: usize) -> &mut i64 {

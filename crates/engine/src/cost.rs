@@ -47,6 +47,10 @@ impl Packing {
         for part in &forest.parts {
             domains_at[part.depth] += 1;
         }
+        if forest.leaves_only {
+            // Nodes are there all the same: as many as pods at most.
+            domains_at[depths - 1] = pods;
+        }
         let room: u64 = forest.parts.last().map_or(0, |root| root.fits.iter().copied().max().unwrap_or(0));
         let mut top = 127;
         let mut take = |most: u64| {

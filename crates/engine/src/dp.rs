@@ -11,9 +11,10 @@ use std::collections::BTreeSet;
 
 use crate::{
     blocks,
-    cluster::Cluster,
     cost::{Packing, potential},
     forest::Forest,
+    nodes,
+    problem::Problem,
     spec::{Objective, Spec},
     tree::DomainId,
 };
@@ -76,13 +77,13 @@ pub struct Best {
     pub units: Vec<u32>,
     /// Index of the part inside which all lies.
     pub top: usize,
-    /// Pods per role on each part that is a node.
+    /// Pods per role on each part without children: nodes, or leaf domains whose nodes are chosen after.
     pub pods: Vec<Vec<u32>>,
 }
 
 /// A prepared search.
 pub struct Search<'a> {
-    cluster: &'a Cluster,
+    problem: &'a Problem<'a>,
     forest: &'a Forest,
     spec: &'a Spec,
     packing: &'a Packing,
@@ -98,27 +99,24 @@ pub struct Search<'a> {
 impl<'a> Search<'a> {
     /// Prepares a search.
     pub fn new(
-        cluster: &'a Cluster,
+        problem: &'a Problem<'a>,
         forest: &'a Forest,
-        spec: &'a Spec,
         packing: &'a Packing,
         paid: &'a BTreeSet<DomainId>,
     ) -> Self {
-        let leaf_depth = cluster.tree.leaf_depth();
+        let spec = &problem.on.spec;
+        let leaf_depth = problem.cluster.tree.leaf_depth();
         let sizes = spec.roles.iter().map(|role| blocks::open_sizes(role, leaf_depth)).collect();
         let gauge = forest
             .parts
             .last()
             .map_or(0, |root| (0..spec.roles.len()).min_by_key(|role| root.fits[*role]).unwrap_or(0));
-        Self { cluster, forest, spec, packing, paid, sizes, leaf_depth, gauge }
+        Self { problem, forest, spec, packing, paid, sizes, leaf_depth, gauge }
     }
 
-    /// Whether leaf domains can be solved without looking at their nodes one by one: one role whose pods on a node
-    /// are all of one block size.
-    fn simple_leaves(&self) -> bool {
-        self.spec.roles.len() == 1
-            && self.sizes[0][self.leaf_depth + 1].len() == 1
-            && self.spec.within <= self.leaf_depth
+    /// Whether a part is a leaf domain whose nodes are not looked at one by one.
+    fn is_whole_leaf(&self, index: usize) -> bool {
+        self.forest.leaves_only && self.forest.parts[index].depth == self.leaf_depth
     }
 
     /// Counter sizes of all roles, one after the other, after a depth.
@@ -146,11 +144,8 @@ impl<'a> Search<'a> {
         for (index, part) in self.forest.parts.iter().enumerate() {
             let mut joined = vec![1; self.sizes_at(part.depth + 1).len()];
             if part.slot.is_some() {
-                if self.simple_leaves() {
-                    continue;
-                }
                 joined = self.node_extents(index);
-            } else if part.depth == self.leaf_depth && self.simple_leaves() {
+            } else if self.is_whole_leaf(index) {
                 joined = vec![self.leaf_extent(index)];
                 steps += joined[0] as u64;
             } else {
@@ -178,12 +173,8 @@ impl<'a> Search<'a> {
     }
 
     fn leaf_extent(&self, index: usize) -> usize {
-        let size = self.sizes[0][self.leaf_depth + 1][0];
-        let blocks: u64 = self.forest.parts[index]
-            .children
-            .iter()
-            .map(|child| self.forest.parts[*child].fits[0] / u64::from(size))
-            .sum();
+        let size = u64::from(self.sizes[0][self.leaf_depth + 1][0]);
+        let blocks = self.forest.parts[index].fits[0] / size;
         (blocks as usize + 1).min(self.caps(self.leaf_depth + 1)[0])
     }
 
@@ -241,9 +232,6 @@ impl<'a> Search<'a> {
 
     fn is_candidate(&self, index: usize) -> bool {
         let depth = self.forest.parts[index].depth;
-        if self.forest.parts[index].slot.is_some() && self.simple_leaves() {
-            return false;
-        }
         if self.spec.order.contains(&Objective::Span) {
             depth >= self.spec.within
         } else {
@@ -282,14 +270,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a leaf domain that was solved at once holds it all on one node.
+    /// Whether a leaf domain whose nodes are not looked at holds it all on one node.
     fn on_one_node(&self, top: usize, units: &[u32]) -> bool {
-        self.simple_leaves()
-            && self.forest.parts[top].depth == self.leaf_depth
-            && self.leaf_slots(top).first().is_some_and(|(slots, _)| {
-                slots * u64::from(self.sizes[0][self.leaf_depth + 1][0])
-                    >= u64::from(units[0]) * u64::from(self.spec.roles[0].pods)
-            })
+        self.is_whole_leaf(top)
+            && nodes::by_room(self.problem, self.forest.parts[top].domain)
+                .first()
+                .is_some_and(|(room, _)| *room >= u64::from(units[0]) * u64::from(self.spec.roles[0].pods))
     }
 
     /// The key by which entries are compared: the order's values (units negated), spares that would not fit beside
@@ -325,11 +311,8 @@ impl<'a> Search<'a> {
         let part = &self.forest.parts[index];
         let mut trail = Trail::default();
         let joined = if part.slot.is_some() {
-            if self.simple_leaves() {
-                return trail;
-            }
             self.node_table(index)
-        } else if part.depth == self.leaf_depth && self.simple_leaves() {
+        } else if self.is_whole_leaf(index) {
             self.leaf_table(index)
         } else {
             let caps = self.caps(part.depth + 1);
@@ -349,7 +332,8 @@ impl<'a> Search<'a> {
     /// All vectors of pods that a node holds.
     fn node_table(&self, index: usize) -> Table {
         let mut table = Table::of(self.node_extents(index));
-        let Some(node) = self.forest.parts[index].slot.and_then(|slot| self.cluster.node(slot)) else {
+        let Some(node) = self.forest.parts[index].slot.and_then(|slot| self.problem.cluster.node(slot))
+        else {
             return table;
         };
         for entry in 0..table.costs.len() {
@@ -370,34 +354,25 @@ impl<'a> Search<'a> {
         table
     }
 
-    /// Least cost of t blocks on a leaf domain's nodes: the fewest nodes, the fullest fits first.
+    /// Least cost of t blocks on a leaf domain's nodes: the fewest nodes, those with most room first.
     fn leaf_table(&self, index: usize) -> Table {
         let mut table = Table::of(vec![self.leaf_extent(index)]);
         let charge = self.packing.domain[self.leaf_depth + 1];
-        let mut nodes = 0_u128;
-        let mut held = 0;
-        let slots = self.leaf_slots(index);
+        let size = u64::from(self.sizes[0][self.leaf_depth + 1][0]);
+        let rooms = if charge == 0 || nodes::one_block_each(self.problem) {
+            Vec::new()
+        } else {
+            nodes::by_room(self.problem, self.forest.parts[index].domain)
+        };
+        let (mut used, mut held) = (0_u128, 0);
         for entry in 0..table.costs.len() {
-            while held < entry as u64 {
-                held += slots[nodes as usize].0;
-                nodes += 1;
+            while held < entry as u64 * size {
+                held += rooms.get(used as usize).map_or(size, |(room, _)| *room);
+                used += 1;
             }
-            table.costs[entry] = nodes * charge;
+            table.costs[entry] = used * charge;
         }
         table
-    }
-
-    /// Blocks that fit each node of a leaf domain, most first.
-    fn leaf_slots(&self, index: usize) -> Vec<(u64, usize)> {
-        let size = u64::from(self.sizes[0][self.leaf_depth + 1][0]);
-        let mut slots: Vec<(u64, usize)> = self.forest.parts[index]
-            .children
-            .iter()
-            .map(|child| (self.forest.parts[*child].fits[0] / size, *child))
-            .filter(|(slots, _)| *slots > 0)
-            .collect();
-        slots.sort_by_key(|(slots, child)| (std::cmp::Reverse(*slots), *child));
-        slots
     }
 
     /// Applies a depth's rules and charges to a joined table.
@@ -482,11 +457,9 @@ impl<'a> Search<'a> {
             for (role, count) in counters.into_iter().enumerate() {
                 pods[role][index] = count;
             }
-        } else if part.depth == self.leaf_depth && self.simple_leaves() {
-            let size = self.sizes[0][self.leaf_depth + 1][0];
-            for (child, count) in tightest(&self.leaf_slots(index), joined as u64) {
-                pods[0][child] = count as u32 * size;
-            }
+        } else if self.is_whole_leaf(index) {
+            joined *= self.sizes[0][self.leaf_depth + 1][0] as usize;
+            pods[0][index] = joined as u32;
         } else {
             for (child, join) in part.children.iter().zip(&trail.joins).rev() {
                 let (before, inside) = join[joined];
@@ -495,47 +468,6 @@ impl<'a> Search<'a> {
             }
         }
     }
-}
-
-/// The fewest bins, and among those rather small ones, that hold `wanted`. `bins` are sorted, largest first.
-/// Returns how much goes to each.
-pub fn tightest(bins: &[(u64, usize)], wanted: u64) -> Vec<(usize, u64)> {
-    let mut count = 0;
-    let mut held = 0;
-    while held < wanted && count < bins.len() {
-        held += bins[count].0;
-        count += 1;
-    }
-    // The largest `count` hold it; each gives way to the smallest bin that the slack allows.
-    let mut slack = held.saturating_sub(wanted);
-    let mut taken: Vec<usize> = (0..count).collect();
-    let mut unused = count;
-    for choice in taken.iter_mut().rev() {
-        let enough = bins[*choice].0.saturating_sub(slack);
-        let smallest = bins.partition_point(|(size, _)| *size >= enough);
-        if smallest <= unused {
-            break;
-        }
-        let size = bins[smallest - 1].0;
-        if size == bins[*choice].0 {
-            break;
-        }
-        // Of equal bins the first.
-        let first = bins.partition_point(|(other, _)| *other > size).max(unused);
-        slack -= bins[*choice].0 - size;
-        *choice = first;
-        unused = first + 1;
-    }
-    let mut rest = wanted;
-    taken.sort_unstable();
-    taken
-        .into_iter()
-        .map(|i| {
-            let give = bins[i].0.min(rest);
-            rest -= give;
-            (bins[i].1, give)
-        })
-        .collect()
 }
 
 fn joined_extents(a: &[usize], b: &[usize], caps: &[usize]) -> Vec<usize> {

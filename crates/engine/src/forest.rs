@@ -1,15 +1,16 @@
 //! The part of the tree that matters to one gang, flat and in post-order, with how many pods fit.
 //!
 //! ```text
-//!   Cluster + Spec + class ──build──▶ Forest (children before parents, the root last) ──▶ dp, greedy, layout
+//!   index counts ──build──▶ Forest (children before parents, the root last) ──▶ dp, greedy, layout
 //! ```
-
-use muster_model::{AcceleratorClass, Gang};
+//!
+//! A gang of one role needs no nodes: its forest ends at leaf domains. Several roles share nodes, so theirs goes on to
+//! the nodes.
 
 use crate::{
-    cluster::Cluster,
-    spec::{RoleSpec, Spec},
-    tree::{DomainId, ROOT, Slot},
+    problem::Problem,
+    spec::RoleSpec,
+    tree::{DomainId, Slot},
 };
 
 /// A domain or a node.
@@ -21,9 +22,9 @@ pub struct Part {
     pub domain: DomainId,
     /// The node, if it is one.
     pub slot: Option<Slot>,
-    /// Parts inside it.
+    /// Parts inside it; none for a node, nor for a leaf domain whose nodes are not looked at.
     pub children: Vec<usize>,
-    /// Pods of each role that fit, each role alone, rules ignored.
+    /// Pods of each role that fit, each role alone, in whole blocks of what must share a node; other rules ignored.
     pub fits: Vec<u64>,
     /// Whether nothing in it is used (of what the first role needs).
     pub untouched: bool,
@@ -34,68 +35,58 @@ pub struct Part {
 pub struct Forest {
     /// The parts.
     pub parts: Vec<Part>,
-}
-
-/// What a pod of each role may use.
-pub struct Eligibility<'a> {
-    /// The gang.
-    pub gang: &'a Gang,
-    /// The class in question.
-    pub class: Option<&'a AcceleratorClass>,
-    /// Judge as if the cluster were empty and healthy.
-    pub empty: bool,
+    /// Whether it ends at leaf domains.
+    pub leaves_only: bool,
 }
 
 impl Forest {
-    /// Builds the forest of everything inside `top`.
-    pub fn build(cluster: &Cluster, spec: &Spec, eligible: &Eligibility<'_>, top: DomainId) -> Self {
-        let mut forest = Self::default();
-        forest.grow(cluster, spec, eligible, top);
+    /// Builds the forest of everything inside the problem's top.
+    pub fn build(problem: &Problem<'_>) -> Self {
+        let leaf = problem.cluster.tree.leaf_depth();
+        let spec = &problem.on.spec;
+        let plain = |role: &RoleSpec| role.segments.iter().all(|seg| seg.required || seg.depth <= leaf);
+        let leaves_only = spec.roles.len() == 1 && spec.within <= leaf && plain(&spec.roles[0]);
+        let mut forest = Self { parts: Vec::new(), leaves_only };
+        forest.grow(problem, problem.top);
         forest
     }
 
-    /// Builds the forest of the whole cluster.
-    pub fn whole(cluster: &Cluster, spec: &Spec, eligible: &Eligibility<'_>) -> Self {
-        Self::build(cluster, spec, eligible, ROOT)
-    }
-
-    fn grow(
-        &mut self,
-        cluster: &Cluster,
-        spec: &Spec,
-        eligible: &Eligibility<'_>,
-        id: DomainId,
-    ) -> Option<usize> {
-        let domain = cluster.tree.domain(id);
-        let mut children = Vec::new();
-        let mut untouched = true;
-        for slot in &domain.nodes {
-            let (fits, unused) = node_fits(cluster, spec, eligible, *slot);
-            untouched &= unused;
-            if fits.iter().any(|fit| *fit > 0) {
-                children.push(self.push(Part {
-                    depth: domain.depth + 1,
-                    domain: id,
-                    slot: Some(*slot),
-                    children: Vec::new(),
-                    fits,
-                    untouched: unused,
-                }));
-            }
-        }
-        for child in domain.children.values() {
-            if let Some(part) = self.grow(cluster, spec, eligible, *child) {
-                untouched &= self.parts[part].untouched;
-                children.push(part);
-            }
-        }
-        if children.is_empty() {
+    fn grow(&mut self, problem: &Problem<'_>, id: DomainId) -> Option<usize> {
+        let index = &problem.cluster.index;
+        let shapes = || problem.on.ids.iter().map(|ids| ids.shape);
+        if shapes().all(|shape| index.count(shape, id, false) == 0) {
             return None;
         }
-        let fits = (0..spec.roles.len())
-            .map(|role| children.iter().map(|child| self.parts[*child].fits[role]).sum())
-            .collect();
+        let domain = problem.cluster.tree.domain(id);
+        let mut children = Vec::new();
+        let fits: Vec<u64> = if domain.depth == problem.cluster.tree.leaf_depth() && self.leaves_only {
+            let chunk = chunk(&problem.on.spec.roles[0], domain.depth);
+            vec![u64::from(index.raw(problem.on.ids[0].loose, id, false)) * chunk]
+        } else {
+            children.extend(domain.nodes.iter().filter_map(|slot| self.grow_node(problem, id, *slot)));
+            children.extend(domain.children.iter().filter_map(|child| self.grow(problem, *child)));
+            let sum = |role| children.iter().map(|child| self.parts[*child].fits[role]).sum();
+            (0..problem.on.ids.len()).map(sum).collect()
+        };
+        if fits.iter().all(|fit| *fit == 0) {
+            return None;
+        }
+        let first = problem.on.ids[0].shape;
+        let untouched = index.count(first, id, false) == index.count(first, id, true);
         Some(self.push(Part { depth: domain.depth, domain: id, slot: None, children, fits, untouched }))
+    }
+
+    fn grow_node(&mut self, problem: &Problem<'_>, leaf: DomainId, slot: Slot) -> Option<usize> {
+        let index = &problem.cluster.index;
+        let depth = problem.cluster.tree.leaf_depth() + 1;
+        let fits: Vec<u64> =
+            problem.on.ids.iter().map(|ids| u64::from(index.cell(ids.shape, slot).fit)).collect();
+        if fits.iter().all(|fit| *fit == 0) {
+            return None;
+        }
+        let cell = index.cell(problem.on.ids[0].shape, slot);
+        let untouched = cell.fit == cell.empty;
+        Some(self.push(Part { depth, domain: leaf, slot: Some(slot), children: Vec::new(), fits, untouched }))
     }
 
     fn push(&mut self, part: Part) -> usize {
@@ -103,13 +94,9 @@ impl Forest {
         self.parts.len() - 1
     }
 
-    /// Index of the root.
-    pub fn root(&self) -> Option<usize> {
-        self.parts.len().checked_sub(1)
-    }
-
     /// Blocks of each part, floors taken at every rule from the inside out: per part, how many blocks of the
-    /// outermost size closed so far. `fits` gives a node's pods. Preferred rules count when `strict`.
+    /// outermost size closed so far. `fits` gives the pods of a part without children. Preferred rules count when
+    /// `strict`.
     pub fn floors(
         &self,
         role: &RoleSpec,
@@ -120,8 +107,8 @@ impl Forest {
         let sizes = block_sizes(role, leaf_depth, strict);
         let mut blocks = vec![0; self.parts.len()];
         for (index, part) in self.parts.iter().enumerate() {
-            let inner: u64 = if part.slot.is_some() {
-                fits(index)
+            let inner: u64 = if part.children.is_empty() {
+                fits(index) / sizes[part.depth + 1]
             } else {
                 part.children.iter().map(|child| blocks[*child]).sum()
             };
@@ -129,6 +116,11 @@ impl Forest {
         }
         blocks
     }
+}
+
+/// Pods of a block that must share a node.
+pub fn chunk(role: &RoleSpec, leaf_depth: usize) -> u64 {
+    block_sizes(role, leaf_depth, false)[leaf_depth + 1]
 }
 
 /// Size of the blocks that are closed after each depth (index), from the root to the node; one more entry, 1, at the
@@ -150,26 +142,4 @@ pub fn block_sizes(role: &RoleSpec, leaf_depth: usize, strict: bool) -> Vec<u64>
 /// How many of the blocks that come up to a depth make one that leaves it.
 pub fn ratio(sizes: &[u64], depth: usize) -> u64 {
     sizes[depth] / sizes[depth + 1]
-}
-
-/// Pods of each role that fit a node, and whether nothing there is used of what the first role needs.
-fn node_fits(cluster: &Cluster, spec: &Spec, eligible: &Eligibility<'_>, slot: Slot) -> (Vec<u64>, bool) {
-    let none = || (vec![0; spec.roles.len()], false);
-    let Some(node) = cluster.node(slot) else { return none() };
-    let Some(facts) = node.facts.as_ref() else { return none() };
-    let mut unused = true;
-    let fits = spec
-        .roles
-        .iter()
-        .zip(&eligible.gang.roles)
-        .map(|(role, of)| {
-            if Cluster::refusal(facts, of, eligible.class, &eligible.gang.avoid, eligible.empty).is_some() {
-                return 0;
-            }
-            let fit = u64::from(node.fits(&role.request, eligible.empty));
-            unused &= fit == u64::from(node.fits(&role.request, true));
-            fit
-        })
-        .collect();
-    (fits, unused)
 }

@@ -14,6 +14,7 @@ use crate::{
     Decision, How,
     cluster::Cluster,
     place::{self, Request},
+    problem::{self, Prepared},
     replan::{self, Holdings},
 };
 
@@ -24,8 +25,32 @@ type Rank = (Reverse<i32>, Millis, ObjectKey);
 struct Record {
     gang: Gang,
     held: Holdings,
-    /// The cluster's count of changes when it was last refused.
-    refused_at: Option<u64>,
+    /// Its shapes, while they are valid.
+    prepared: Option<Prepared>,
+    /// What the index had counted when it was last refused.
+    refused_at: Option<Seen>,
+}
+
+/// A moment of the index, as far as some shapes are concerned: its generation, and the sum of their versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    generation: u64,
+    versions: u64,
+}
+
+impl Record {
+    /// The present moment; `None` if the gang's shapes must be looked up anew.
+    fn now(&self, cluster: &Cluster) -> Option<Seen> {
+        let prepared = self.prepared.as_ref().filter(|p| p.generation == cluster.index.generation)?;
+        let ids = prepared.classes.iter().flat_map(|on| &on.ids);
+        let versions = ids.map(|ids| cluster.index.version(ids.shape)).sum();
+        Some(Seen { generation: prepared.generation, versions })
+    }
+
+    /// Whether it was refused and no node has made room for any of its shapes since.
+    fn is_hopeless(&self, cluster: &Cluster) -> bool {
+        self.refused_at.is_some() && self.refused_at == self.now(cluster)
+    }
 }
 
 /// All gangs.
@@ -42,23 +67,26 @@ fn rank(gang: &Gang) -> Rank {
 impl Gangs {
     /// A gang appeared or changed. What it holds is what its state says, whatever was decided before.
     pub fn set(&mut self, cluster: &mut Cluster, gang: Gang) {
-        let held = replan::held_by(&gang);
-        let mut refused_at = None;
+        let held = replan::held_by(cluster, &gang);
+        let (mut refused_at, mut prepared) = (None, None);
         if let Some(old) = self.records.remove(&gang.key) {
             self.waiting.remove(&rank(&old.gang));
             if old.held != held {
-                replan::charge(cluster, &old.held, -1);
+                // The new first: a node known only by what uses it is not forgotten in between.
                 replan::charge(cluster, &held, 1);
+                replan::charge(cluster, &old.held, -1);
             }
             // The same question again needs no new answer.
-            refused_at = old.refused_at.filter(|_| old.gang == gang);
+            if old.gang == gang {
+                (refused_at, prepared) = (old.refused_at, old.prepared);
+            }
         } else {
             replan::charge(cluster, &held, 1);
         }
         if matches!(gang.state, GangState::Waiting | GangState::Replan { .. }) {
             self.waiting.insert(rank(&gang));
         }
-        self.records.insert(gang.key.clone(), Record { gang, held, refused_at });
+        self.records.insert(gang.key.clone(), Record { gang, held, prepared, refused_at });
     }
 
     /// A gang is gone, and with it what it held.
@@ -74,14 +102,12 @@ impl Gangs {
         self.records.iter().map(|(key, record)| (key, &record.held))
     }
 
-    /// Looks at up to `limit` gangs that wait and were not refused since anything changed.
+    /// Looks at up to `limit` gangs that wait and were not refused since anything changed that could help them.
     pub fn decide(&mut self, cluster: &mut Cluster, limit: usize) -> Vec<Decision> {
         let ranks: Vec<Rank> = self
             .waiting
             .iter()
-            .filter(|(.., key)| {
-                self.records.get(key).is_some_and(|record| record.refused_at != Some(cluster.freed))
-            })
+            .filter(|(.., key)| self.records.get(key).is_some_and(|record| !record.is_hopeless(cluster)))
             .take(limit)
             .cloned()
             .collect();
@@ -89,22 +115,16 @@ impl Gangs {
         for rank in ranks {
             let Some(record) = self.records.get_mut(&rank.2) else { continue };
             let (key, uid) = (record.gang.key.clone(), record.gang.uid.clone());
-            match answer(cluster, &record.gang) {
-                Ok((placement, how)) => {
-                    let held = replan::holdings(&record.gang, &placement.units, &placement.spares);
-                    let freed = cluster.freed;
-                    replan::charge(cluster, &record.held, -1);
+            match answer(cluster, record) {
+                Ok((placement, held, how)) => {
                     replan::charge(cluster, &held, 1);
-                    if record.held.is_empty() {
-                        // Nothing was given up, so nobody else is helped.
-                        cluster.freed = freed;
-                    }
+                    replan::charge(cluster, &record.held, -1);
                     record.held = held;
                     self.waiting.remove(&rank);
                     decisions.push(Decision::Place { key, uid, placement, how });
                 }
                 Err(reason) => {
-                    record.refused_at = Some(cluster.freed);
+                    record.refused_at = record.now(cluster);
                     decisions.push(Decision::Refuse { key, uid, reason });
                 }
             }
@@ -113,9 +133,19 @@ impl Gangs {
     }
 }
 
-fn answer(cluster: &mut Cluster, gang: &Gang) -> Result<(Placement, How), Reason> {
-    match &gang.state {
-        GangState::Replan { plan, lost } => replan::replan(cluster, gang, plan, lost),
-        _ => place::place(cluster, &Request::fresh(gang)).map(|solution| (solution.placement, How::Fresh)),
+fn answer(cluster: &mut Cluster, record: &mut Record) -> Result<(Placement, Holdings, How), Reason> {
+    let gang = &record.gang;
+    if record.prepared.as_ref().is_none_or(|p| p.generation != cluster.index.generation) {
+        record.prepared = None;
+        record.prepared = Some(problem::prepare(cluster, gang, None)?);
     }
+    if let GangState::Replan { plan, lost } = &gang.state {
+        let (placement, how) = replan::replan(cluster, gang, plan, lost)?;
+        let held = replan::holdings(cluster, gang, &placement.units, &placement.spares);
+        return Ok((placement, held, how));
+    }
+    let Some(prepared) = record.prepared.as_ref() else { return Err(Reason::NotFound { states: 0 }) };
+    let found = place::place_prepared(cluster, &Request::fresh(gang), prepared)?;
+    let placement = found.placement(cluster, gang);
+    Ok((placement, replan::held_by_found(gang, &found), How::Fresh))
 }

@@ -8,9 +8,9 @@
 //! least. Several roles are placed one after the other, in several orders.
 
 use crate::{
-    cluster::Cluster,
     dp::Best,
     forest::{self, Forest},
+    problem::Problem,
     spec::{Objective, RoleSpec, Spec},
 };
 
@@ -30,10 +30,10 @@ pub struct Short {
 
 /// A trial placement: what is taken of each node, so that it can be given back.
 struct Trial<'a> {
-    cluster: &'a Cluster,
+    problem: &'a Problem<'a>,
     forest: &'a Forest,
     spec: &'a Spec,
-    /// Per role and part (a node): pods placed.
+    /// Per role and part without children: pods placed.
     pods: Vec<Vec<u32>>,
 }
 
@@ -42,12 +42,13 @@ impl Trial<'_> {
     fn fits(&self, role: usize, part: usize) -> u64 {
         let most = self.forest.parts[part].fits[role];
         let alone = self.pods.iter().all(|pods| pods[part] == 0);
-        let Some(node) = self.forest.parts[part].slot.and_then(|slot| self.cluster.node(slot)) else {
-            return 0;
-        };
         if alone || most == 0 {
             return most;
         }
+        let slot = self.forest.parts[part].slot;
+        let Some(node) = slot.and_then(|slot| self.problem.cluster.node(slot)) else {
+            return most.saturating_sub(u64::from(self.pods[role][part]));
+        };
         let used = |column: usize| -> i64 {
             let of = |(other, pods): (&RoleSpec, &Vec<u32>)| {
                 let amount = other.request.iter().find(|(c, _)| *c == column).map_or(0, |(_, a)| *a);
@@ -77,7 +78,7 @@ impl Trial<'_> {
         if most == 0 || (!strict && spec.segments.iter().all(|seg| seg.required)) {
             return 0;
         }
-        let leaf = self.cluster.tree.leaf_depth();
+        let leaf = self.problem.cluster.tree.leaf_depth();
         let sizes = forest::block_sizes(spec, leaf, strict);
         let blocks = self.forest.floors(spec, leaf, strict, |part| self.fits(role, part));
         let depth = self.forest.parts[top].depth;
@@ -93,7 +94,7 @@ impl Trial<'_> {
             return;
         }
         let depth = self.forest.parts[part].depth;
-        if self.forest.parts[part].slot.is_some() {
+        if self.forest.parts[part].children.is_empty() {
             self.pods[role][part] += (wanted * sizes[depth]) as u32;
             return;
         }
@@ -121,7 +122,8 @@ impl Trial<'_> {
 ///
 /// # Errors
 /// The role that fell short in the best try.
-pub fn place(cluster: &Cluster, forest: &Forest, spec: &Spec) -> Result<Best, Short> {
+pub fn place(problem: &Problem<'_>, forest: &Forest) -> Result<Best, Short> {
+    let spec = &problem.on.spec;
     let mut short = Short { role: 0, fits: 0, tried: 0 };
     let mut most: Option<(Vec<u32>, Best)> = None;
     // From the outside in: the outermost domains give the most units, an inner one is better if it holds as many.
@@ -130,7 +132,7 @@ pub fn place(cluster: &Cluster, forest: &Forest, spec: &Spec) -> Result<Best, Sh
     if !spec.order.contains(&Objective::Span) {
         order.retain(|i| forest.parts[*i].depth == spec.within);
     }
-    let bounds = Bounds::new(cluster, forest, spec);
+    let bounds = Bounds::new(problem, forest, spec);
     let outermost = order.iter().map(|i| forest.parts[*i].depth).min().unwrap_or(0);
     order.sort_by_key(|i| {
         let part = &forest.parts[*i];
@@ -139,7 +141,7 @@ pub fn place(cluster: &Cluster, forest: &Forest, spec: &Spec) -> Result<Best, Sh
         let total = if part.depth == outermost { u64::MAX - total } else { total };
         (part.depth, total, part.fits.iter().sum::<u64>(), *i)
     });
-    let mut tried_at = vec![0_usize; cluster.tree.leaf_depth() + 2];
+    let mut tried_at = vec![0_usize; problem.cluster.tree.leaf_depth() + 2];
     for top in order {
         let depth = forest.parts[top].depth;
         let wanted = most.as_ref().map(|(units, _)| units.iter().sum::<u32>());
@@ -152,7 +154,7 @@ pub fn place(cluster: &Cluster, forest: &Forest, spec: &Spec) -> Result<Best, Sh
             continue;
         }
         tried_at[depth] += 1;
-        match attempt(cluster, forest, spec, top, &bounds) {
+        match attempt(problem, forest, top, &bounds) {
             Ok(best) => {
                 let better = wanted.is_none_or(|wanted| best.units.iter().sum::<u32>() >= wanted);
                 if better {
@@ -175,8 +177,8 @@ pub fn place(cluster: &Cluster, forest: &Forest, spec: &Spec) -> Result<Best, Sh
 struct Bounds(Vec<Vec<u64>>);
 
 impl Bounds {
-    fn new(cluster: &Cluster, forest: &Forest, spec: &Spec) -> Self {
-        let leaf = cluster.tree.leaf_depth();
+    fn new(problem: &Problem<'_>, forest: &Forest, spec: &Spec) -> Self {
+        let leaf = problem.cluster.tree.leaf_depth();
         let of = |(index, role): (usize, &RoleSpec)| {
             let sizes = forest::block_sizes(role, leaf, false);
             let mut units = forest.floors(role, leaf, false, |part| forest.parts[part].fits[index]);
@@ -195,18 +197,13 @@ impl Bounds {
 }
 
 /// Tries the orders of roles inside one part.
-fn attempt(
-    cluster: &Cluster,
-    forest: &Forest,
-    spec: &Spec,
-    top: usize,
-    bounds: &Bounds,
-) -> Result<Best, Short> {
+fn attempt(problem: &Problem<'_>, forest: &Forest, top: usize, bounds: &Bounds) -> Result<Best, Short> {
+    let spec = &problem.on.spec;
     let mut best: Option<Best> = None;
     let mut short = Short { role: 0, fits: 0, tried: 1 };
     for order in role_orders(spec) {
         let mut trial =
-            Trial { cluster, forest, spec, pods: vec![vec![0; forest.parts.len()]; spec.roles.len()] };
+            Trial { problem, forest, spec, pods: vec![vec![0; forest.parts.len()]; spec.roles.len()] };
         let mut units = vec![0; spec.roles.len()];
         let mut failed = None;
         // First the minimum of every role, then as many more as fit.

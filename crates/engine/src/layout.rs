@@ -10,43 +10,58 @@ use crate::{blocks, forest::Forest, spec::RoleSpec, tree::Slot};
 /// Pods in order: the nodes they are on.
 type Piece = Vec<Slot>;
 
-/// The units of a role, each a list of nodes in rank order. `pods` gives the pods on each part that is a node.
+/// The units of a role, each a list of nodes in rank order. `nodes` gives the pods on each node of a part without
+/// children.
 pub fn units(
     forest: &Forest,
     role: &RoleSpec,
     leaf_depth: usize,
     top: usize,
-    pods: impl Fn(usize) -> u32,
+    nodes: impl Fn(usize) -> Vec<(Slot, u32)>,
 ) -> Vec<Vec<Slot>> {
     let sizes = blocks::open_sizes(role, leaf_depth);
     let mut done: Vec<Vec<Vec<Piece>>> = vec![Vec::new(); forest.parts.len()];
     for (index, part) in forest.parts.iter().enumerate() {
-        let mut open: Vec<Vec<Piece>> = vec![Vec::new(); sizes[part.depth + 1].len()];
-        if let Some(slot) = part.slot {
-            open[0] = (0..pods(index)).map(|_| vec![slot]).collect();
+        let mut open: Vec<Vec<Piece>> = vec![Vec::new(); sizes[(part.depth + 1).min(leaf_depth + 1)].len()];
+        if part.children.is_empty() {
+            for (slot, pods) in nodes(index) {
+                let mut on_node = vec![(0..pods).map(|_| vec![slot]).collect()];
+                close(role, leaf_depth + 1, &mut on_node, vec![1]);
+                gather(&mut open, on_node);
+            }
         }
         for child in &part.children {
-            for (list, more) in open.iter_mut().zip(std::mem::take(&mut done[*child])) {
-                list.extend(more);
-            }
+            gather(&mut open, std::mem::take(&mut done[*child]));
         }
-        let mut open_sizes = sizes[part.depth + 1].clone();
-        for seg in role.segments.iter().filter(|seg| seg.depth == part.depth) {
-            let formed = join(&mut open, &open_sizes, seg.pods);
-            if seg.required {
-                open = vec![formed];
-                open_sizes = vec![seg.pods];
-            } else {
-                open.push(formed);
-                open_sizes.push(seg.pods);
-            }
+        if part.depth <= leaf_depth {
+            close(role, part.depth, &mut open, sizes[part.depth + 1].clone());
         }
         if index == top {
-            return join(&mut open, &open_sizes, role.pods);
+            return join(&mut open, &sizes[part.depth], role.pods);
         }
         done[index] = open;
     }
     Vec::new()
+}
+
+fn gather(open: &mut [Vec<Piece>], more: Vec<Vec<Piece>>) {
+    for (list, more) in open.iter_mut().zip(more) {
+        list.extend(more);
+    }
+}
+
+/// Applies a depth's rules.
+fn close(role: &RoleSpec, depth: usize, open: &mut Vec<Vec<Piece>>, mut sizes: Vec<u32>) {
+    for seg in role.segments.iter().filter(|seg| seg.depth == depth) {
+        let formed = join(open, &sizes, seg.pods);
+        if seg.required {
+            *open = vec![formed];
+            sizes = vec![seg.pods];
+        } else {
+            open.push(formed);
+            sizes.push(seg.pods);
+        }
+    }
 }
 
 /// Joins pieces to as many blocks of `size` as possible; what is left stays.

@@ -14,14 +14,21 @@ mod cluster;
 mod cost;
 mod dp;
 mod explain;
+mod fast;
 mod forest;
 mod gangs;
 mod greedy;
+mod index;
+#[cfg(test)]
+mod index_tests;
 mod layout;
+mod nodes;
 mod occupancy;
 mod place;
+mod problem;
 mod replan;
 mod solve;
+mod spares;
 mod spec;
 mod tree;
 
@@ -30,8 +37,8 @@ use muster_model::{
 };
 
 pub use occupancy::{NodeView, Occupant};
-pub use place::{EXACT_STEPS, Solution};
-pub use solve::{evaluate, solve};
+pub use place::EXACT_STEPS;
+pub use solve::{Solution, evaluate, solve};
 pub use spec::Objective;
 
 /// No node is taken to hold more pods of a gang than this (the kubelet's own default limit is 110).
@@ -126,7 +133,7 @@ impl Engine {
             Event::Topology(topology) => self.cluster.set_topology(topology),
             Event::Node(node) => self.cluster.set_node(&node),
             Event::NodeGone(name) => self.cluster.remove_node(&name),
-            Event::Use { id, node, requests } => self.cluster.set_use(id, node, requests),
+            Event::Use { id, node, requests } => self.cluster.set_use(id, &node, requests),
             Event::UseGone { id } => self.cluster.end_use(&id),
             Event::Gang(gang) => self.gangs.set(&mut self.cluster, gang),
             Event::GangGone(key) => self.gangs.remove(&mut self.cluster, &key),

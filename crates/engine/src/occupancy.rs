@@ -38,14 +38,17 @@ impl Engine {
     pub fn occupancy(&self) -> Vec<NodeView> {
         let mut by_node: BTreeMap<&NodeName, BTreeMap<&ObjectKey, Occupant>> = BTreeMap::new();
         for (key, held) in self.gangs.holders() {
-            for (node, requests) in held {
-                let occupant = by_node.entry(node).or_default().entry(key).or_insert_with(|| Occupant {
-                    gang: key.clone(),
-                    pods: 0,
-                    requests: Resources::default(),
-                });
-                occupant.pods += 1;
-                occupant.requests.add(requests);
+            for (requests, slots) in held {
+                for node in slots.iter().filter_map(|slot| self.cluster.node(*slot)) {
+                    let occupants = by_node.entry(&node.name).or_default();
+                    let occupant = occupants.entry(key).or_insert_with(|| Occupant {
+                        gang: key.clone(),
+                        pods: 0,
+                        requests: Resources::default(),
+                    });
+                    occupant.pods += 1;
+                    occupant.requests.add(requests);
+                }
             }
         }
         let mut views: Vec<NodeView> = self
@@ -76,6 +79,11 @@ impl Engine {
             .collect();
         views.sort_by(|a, b| (&a.path, &a.name).cmp(&(&b.path, &b.name)));
         views
+    }
+
+    /// Bytes that the index of fits holds, roughly.
+    pub fn index_bytes(&self) -> usize {
+        self.cluster.index.bytes()
     }
 
     /// Names of the topology's levels, outermost first, the node's included.

@@ -1,11 +1,13 @@
-//! Placing one gang: classes in order, exact search where its steps fit the budget, else the fast solver.
+//! Placing one gang: classes in order; look-ups where they are certain, exact search where its steps fit the budget,
+//! else the best that the fast solvers find.
 //!
 //! ```text
-//!   Gang ──compile──▶ Spec ──per class──▶ Forest ──▶ dp (exact) | greedy ──▶ layout ──▶ Placement | Reason
+//!   Gang ──prepare──▶ per class: fast (index) ─certified▶ done
+//!                                 └▶ forest ▶ dp (exact) | search ──▶ layout ▸ spares ──▶ Placement | Reason
 //! ```
 
 use muster_model::{
-    AcceleratorClass, Gang, NodeName, Reason, UnitId,
+    Gang, NodeName, Reason, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +16,13 @@ use crate::{
     cluster::Cluster,
     cost::Packing,
     dp::{Best, Search},
-    explain,
-    forest::{Eligibility, Forest},
-    greedy, layout,
-    spec::{self, Objective, Spec},
-    tree::{DomainId, ROOT},
+    explain, fast,
+    forest::Forest,
+    greedy, layout, nodes,
+    problem::{self, OnClass, Prepared, Problem},
+    spares,
+    spec::{Objective, RoleSpec},
+    tree::{DomainId, ROOT, Slot},
 };
 
 /// Steps that the exact search may take for one gang and class. A step is a few nanoseconds.
@@ -45,34 +49,77 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A placement with how it was judged.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Solution {
-    /// Where every pod goes.
-    pub placement: Placement,
-    /// The order's values.
-    pub vector: Vec<u64>,
+/// A placement found, by slots. Nothing is named or held yet.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Position of the class among the gang's.
+    pub class: Option<usize>,
+    /// Per role the nodes of its units in rank order, one after the other.
+    pub pods: Vec<Vec<Slot>>,
+    /// Per role name the spare nodes.
+    pub spares: BTreeMap<String, Vec<Slot>>,
     /// Whether no better placement exists (by the order, for this class).
     pub proven: bool,
+}
+
+impl Found {
+    /// Names it.
+    pub fn placement(&self, cluster: &Cluster, gang: &Gang) -> Placement {
+        let name = |slot: &Slot| cluster.node(*slot).map(|node| node.name.clone());
+        let mut placement = Placement::default();
+        for (role, pods) in gang.roles.iter().zip(&self.pods) {
+            let class = self.class.filter(|_| role.devices > 0).map(|class| gang.classes[class].name.clone());
+            let units = pods.chunks(role.pods_per_unit as usize).enumerate();
+            placement.units.extend(units.map(|(index, slots)| PlacedUnit {
+                id: UnitId { role: role.name.clone(), index: index as u32 },
+                class: class.clone(),
+                nodes: slots.iter().filter_map(name).collect(),
+            }));
+        }
+        placement.spares = self
+            .spares
+            .iter()
+            .map(|(role, slots)| (role.clone(), slots.iter().filter_map(name).collect()))
+            .collect();
+        placement
+    }
 }
 
 /// Places a gang. Nothing is held.
 ///
 /// # Errors
 /// Why it cannot be placed, for the class that comes nearest.
-pub fn place(cluster: &mut Cluster, request: &Request<'_>) -> Result<Solution, Reason> {
-    let gang = request.gang;
-    let mut spec = spec::compile(&cluster.tree, gang, request.order)?;
-    let with_devices = gang.roles.iter().any(|role| role.devices > 0);
-    let classes: Vec<Option<&AcceleratorClass>> =
-        if with_devices { gang.classes.iter().map(Some).collect() } else { vec![None] };
+pub fn place(cluster: &mut Cluster, request: &Request<'_>) -> Result<Found, Reason> {
+    let prepared = problem::prepare(cluster, request.gang, request.order)?;
+    place_prepared(cluster, request, &prepared)
+}
+
+/// Places a gang that is prepared.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_prepared(
+    cluster: &mut Cluster,
+    request: &Request<'_>,
+    prepared: &Prepared,
+) -> Result<Found, Reason> {
+    let avoid = &request.gang.avoid;
     let mut nearest: Option<Reason> = None;
-    for class in classes {
-        for (role, of) in spec.roles.iter_mut().zip(&gang.roles) {
-            role.request = cluster.amounts(&of.pod_requests(class));
+    for on in &prepared.classes {
+        let shapes: BTreeSet<usize> = on.ids.iter().map(|ids| ids.shape).collect();
+        if !avoid.is_empty() {
+            for shape in &shapes {
+                cluster.hide(avoid, *shape, true);
+            }
         }
-        match place_class(cluster, request, &spec, class) {
-            Ok(solution) => return Ok(solution),
+        let result = place_class(cluster, request, on);
+        if !avoid.is_empty() {
+            for shape in &shapes {
+                cluster.hide(avoid, *shape, false);
+            }
+        }
+        match result {
+            Ok(found) => return Ok(found),
             Err(reason) => {
                 if nearest.as_ref().is_none_or(|known| explain::nearness(&reason) > explain::nearness(known))
                 {
@@ -84,91 +131,69 @@ pub fn place(cluster: &mut Cluster, request: &Request<'_>) -> Result<Solution, R
     Err(nearest.unwrap_or(Reason::NotFound { states: 0 }))
 }
 
-fn place_class(
-    cluster: &Cluster,
-    request: &Request<'_>,
-    spec: &Spec,
-    class: Option<&AcceleratorClass>,
-) -> Result<Solution, Reason> {
-    let eligible = Eligibility { gang: request.gang, class, empty: false };
-    let forest = Forest::build(cluster, spec, &eligible, request.top);
-    let explain = |short: Option<&greedy::Short>, proven: bool| {
-        explain::reason(cluster, &forest, spec, request.gang, class, short, proven)
-    };
-    if forest.parts.is_empty() || explain::short_alone(cluster, &forest, spec).is_some() {
-        return Err(explain(None, true));
+fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result<Found, Reason> {
+    let problem = Problem { cluster, gang: request.gang, on, top: request.top };
+    if problem.short_alone().is_some() {
+        return Err(explain::reason(&problem, None));
     }
-    let packing = Packing::new(&cluster.tree, &forest, spec);
-    let search = Search::new(cluster, &forest, spec, &packing, &request.paid);
-    let (best, proven) = match search.steps(request.steps) {
-        Some(_) => {
-            let found = search.run();
-            (found.ok_or_else(|| explain(greedy::place(cluster, &forest, spec).err().as_ref(), true))?, true)
-        }
-        None => (greedy::place(cluster, &forest, spec).map_err(|short| explain(Some(&short), false))?, false),
-    };
-    Ok(finish(cluster, &forest, spec, &best, request, class, proven))
-}
-
-/// Lays out ranks, adds spares and evaluates the order.
-fn finish(
-    cluster: &Cluster,
-    forest: &Forest,
-    spec: &Spec,
-    best: &Best,
-    request: &Request<'_>,
-    class: Option<&AcceleratorClass>,
-    proven: bool,
-) -> Solution {
-    let name = |slot: &usize| cluster.node(*slot).map(|node| node.name.clone());
-    let mut placement = Placement::default();
-    for (index, role) in spec.roles.iter().enumerate() {
-        let units =
-            layout::units(forest, role, cluster.tree.leaf_depth(), best.top, |part| best.pods[index][part]);
-        let class = class.filter(|_| request.gang.roles[index].devices > 0).map(|class| class.name.clone());
-        placement.units.extend(units.iter().enumerate().map(|(unit, slots)| PlacedUnit {
-            id: UnitId { role: role.name.clone(), index: unit as u32 },
-            class: class.clone(),
-            nodes: slots.iter().filter_map(name).collect(),
-        }));
+    let simple = on.spec.roles.len() == 1 && request.order.is_none() && request.paid.is_empty();
+    let quick = if simple { quick(&problem) } else { None };
+    if let Some(picked) = quick.as_ref().filter(|picked| picked.proven) {
+        return Ok(finish_picked(&problem, picked));
     }
-    placement.spares = spares(cluster, forest, spec, best);
-    let vector = evaluate(cluster, request.gang, &spec.order, &placement);
-    Solution { placement, vector, proven }
-}
-
-/// Nodes held in reserve: the nearest to the role's pods that the gang does not use.
-fn spares(cluster: &Cluster, forest: &Forest, spec: &Spec, best: &Best) -> BTreeMap<String, Vec<NodeName>> {
-    let used = |part: usize| best.pods.iter().any(|pods| pods[part] > 0);
-    let mut held = vec![false; forest.parts.len()];
-    let mut all = BTreeMap::new();
-    for (index, role) in spec.roles.iter().enumerate().filter(|(_, role)| role.spares > 0) {
-        let homes: BTreeSet<DomainId> = (0..forest.parts.len())
-            .filter(|part| best.pods[index][*part] > 0)
-            .flat_map(|part| cluster.tree.ancestors(forest.parts[part].domain))
-            .collect();
-        // Distance: how many domains outwards until one that the role uses.
-        let distance = |part: usize| {
-            cluster.tree.ancestors(forest.parts[part].domain).take_while(|d| !homes.contains(d)).count()
+    let forest = Forest::build(&problem);
+    let packing = Packing::new(&cluster.tree, &forest, &on.spec);
+    let search = Search::new(&problem, &forest, &packing, &request.paid);
+    if search.steps(request.steps).is_some() {
+        return match search.run() {
+            Some(best) => Ok(finish(&problem, &forest, &best, true)),
+            None => Err(explain::reason(&problem, greedy::place(&problem, &forest).err().as_ref())),
         };
-        let mut nodes: Vec<(usize, usize)> = (0..forest.parts.len())
-            .filter(|part| forest.parts[*part].slot.is_some() && !used(*part) && !held[*part])
-            .filter(|part| forest.parts[*part].fits[index] > 0)
-            .map(|part| (distance(part), part))
-            .collect();
-        nodes.sort_unstable();
-        let mut names = Vec::new();
-        for (_, part) in nodes {
-            let fit = forest.parts[part].fits[index].min(u64::from(role.spares) - names.len() as u64);
-            let Some(node) = forest.parts[part].slot.and_then(|slot| cluster.node(slot)) else { continue };
-            held[part] |= fit > 0;
-            names.extend((0..fit).map(|_| node.name.clone()));
-        }
-        if !names.is_empty() {
-            all.insert(role.name.clone(), names);
+    }
+    if let Some(picked) = quick {
+        return Ok(finish_picked(&problem, &picked));
+    }
+    match greedy::place(&problem, &forest) {
+        Ok(best) => Ok(finish(&problem, &forest, &best, false)),
+        Err(short) => Err(Reason::NotFound { states: short.tried }),
+    }
+}
+
+/// Look-ups: all Preferred rules kept if that costs no unit.
+fn quick(problem: &Problem<'_>) -> Option<fast::Picked> {
+    let role = &problem.on.spec.roles[0];
+    let soft = role.segments.iter().any(|seg| !seg.required);
+    fast::place(problem, soft)
+}
+
+fn finish_picked(problem: &Problem<'_>, picked: &fast::Picked) -> Found {
+    let mut pods = Vec::with_capacity(picked.leaves.iter().map(|(_, pods)| *pods as usize).sum());
+    for (leaf, count) in &picked.leaves {
+        for (slot, on_node) in nodes::choose(problem, *leaf, *count) {
+            pods.extend(std::iter::repeat_n(slot, on_node as usize));
         }
     }
-    all
+    let pods = vec![pods];
+    let spares = spares::choose(problem, &pods);
+    Found { class: problem.on.class, pods, spares, proven: picked.proven }
+}
+
+fn finish(problem: &Problem<'_>, forest: &Forest, best: &Best, proven: bool) -> Found {
+    let leaf = problem.cluster.tree.leaf_depth();
+    let layout = |(index, role): (usize, &RoleSpec)| {
+        let on_part = |part: usize| {
+            let pods = best.pods[index][part];
+            match forest.parts[part].slot {
+                _ if pods == 0 => Vec::new(),
+                Some(slot) => vec![(slot, pods)],
+                None => nodes::choose(problem, forest.parts[part].domain, u64::from(pods)),
+            }
+        };
+        layout::units(forest, role, leaf, best.top, on_part).concat()
+    };
+    let pods: Vec<Vec<Slot>> = problem.on.spec.roles.iter().enumerate().map(layout).collect();
+    let spares = spares::choose(problem, &pods);
+    Found { class: problem.on.class, pods, spares, proven }
 }
 
 /// The order's values of a placement, from the placement alone.

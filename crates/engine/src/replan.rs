@@ -13,55 +13,67 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     How,
     cluster::Cluster,
-    place::{self, Request},
+    place::{self, Found, Request},
     spec::{self, Objective},
-    tree::{DomainId, ROOT},
+    tree::{DomainId, ROOT, Slot},
 };
 
-/// Nodes and what a gang holds of each.
-pub type Holdings = Vec<(NodeName, Resources)>;
+/// What a gang holds: per kind of pod the nodes, one entry a pod.
+pub type Holdings = Vec<(Resources, Vec<Slot>)>;
 
 /// What some units and spares of a gang hold.
 pub fn holdings<'a>(
+    cluster: &mut Cluster,
     gang: &Gang,
     units: impl IntoIterator<Item = &'a PlacedUnit>,
     spares: &BTreeMap<String, Vec<NodeName>>,
 ) -> Holdings {
+    let mut class = None;
+    let mut by_kind: BTreeMap<(&str, Option<&str>), Vec<Slot>> = BTreeMap::new();
+    for unit in units {
+        class = class.or(unit.class.as_deref());
+        let kind = by_kind.entry((&unit.id.role, unit.class.as_deref())).or_default();
+        kind.extend(unit.nodes.iter().map(|node| cluster.slot_or_new(node)));
+    }
+    for (role, nodes) in spares {
+        let kind = by_kind.entry((role, class)).or_default();
+        kind.extend(nodes.iter().map(|node| cluster.slot_or_new(node)));
+    }
     let request = |role: &str, class: Option<&str>| {
         // A class that the gang no longer lists still uses some accelerator: the first class's resource.
         let class = gang.classes.iter().find(|c| Some(c.name.as_str()) == class).or(gang.classes.first());
         gang.roles.iter().find(|r| r.name == role).map(|r| r.pod_requests(class))
     };
-    let mut all = Vec::new();
-    let mut class = None;
-    for unit in units {
-        class = class.or(unit.class.as_deref());
-        if let Some(request) = request(&unit.id.role, unit.class.as_deref()) {
-            all.extend(unit.nodes.iter().map(|node| (node.clone(), request.clone())));
-        }
-    }
-    for (role, nodes) in spares {
-        if let Some(request) = request(role, class) {
-            all.extend(nodes.iter().map(|node| (node.clone(), request.clone())));
-        }
-    }
-    all
+    by_kind.into_iter().filter_map(|((role, class), slots)| Some((request(role, class)?, slots))).collect()
+}
+
+/// What a placement just found will hold.
+pub fn held_by_found(gang: &Gang, found: &Found) -> Holdings {
+    let class = found.class.map(|class| &gang.classes[class]);
+    let pods = gang.roles.iter().zip(&found.pods);
+    pods.map(|(role, pods)| {
+        let spares = found.spares.get(&role.name).map_or(&[][..], Vec::as_slice);
+        (role.pod_requests(class), [pods, spares].concat())
+    })
+    .collect()
 }
 
 /// Adds (`sign` 1) or takes away (−1) holdings.
 pub fn charge(cluster: &mut Cluster, holdings: &Holdings, sign: i64) {
-    for (node, requests) in holdings {
-        cluster.charge(node, requests, sign);
+    for (requests, slots) in holdings {
+        cluster.charge(slots, requests, sign);
     }
 }
 
 /// What a gang in this state holds.
-pub fn held_by(gang: &Gang) -> Holdings {
+pub fn held_by(cluster: &mut Cluster, gang: &Gang) -> Holdings {
     match &gang.state {
         GangState::Inactive | GangState::Waiting => Vec::new(),
-        GangState::Holding(plan) => holdings(gang, plan.units.iter().map(|unit| &unit.placed), &plan.spares),
+        GangState::Holding(plan) => {
+            holdings(cluster, gang, plan.units.iter().map(|unit| &unit.placed), &plan.spares)
+        }
         GangState::Replan { plan, lost } => {
-            holdings(gang, survivors(plan, lost).map(|unit| &unit.placed), &plan.spares)
+            holdings(cluster, gang, survivors(plan, lost).map(|unit| &unit.placed), &plan.spares)
         }
     }
 }
@@ -81,27 +93,35 @@ pub fn replan(
     lost: &BTreeSet<UnitId>,
 ) -> Result<(Placement, How), Reason> {
     spec::compile(&cluster.tree, gang, None)?;
-    let freed = cluster.freed;
+    // What is given up and taken back here are trials.
+    let quiet = std::mem::replace(&mut cluster.index.quiet, true);
+    let result = try_all(cluster, gang, plan, lost);
+    cluster.index.quiet = quiet;
+    result
+}
+
+fn try_all(
+    cluster: &mut Cluster,
+    gang: &Gang,
+    plan: &Plan,
+    lost: &BTreeSet<UnitId>,
+) -> Result<(Placement, How), Reason> {
     // The gang's own spares are there for this: the replacement may use them, and new ones are chosen after.
-    let spares = holdings(gang, [], &plan.spares);
+    let spares = holdings(cluster, gang, [], &plan.spares);
     charge(cluster, &spares, -1);
     let replaced = replace(cluster, gang, plan, lost);
     charge(cluster, &spares, 1);
-    let result = replaced
-        .map(|placement| (placement, How::Replaced))
-        .or_else(|| shrink(gang, plan, lost).map(|placement| (placement, How::Shrunk)))
-        .map_or_else(
-            || {
-                let held = held_by(gang);
-                charge(cluster, &held, -1);
-                let moved = place::place(cluster, &Request::fresh(gang));
-                charge(cluster, &held, 1);
-                moved.map(|solution| (solution.placement, How::Moved))
-            },
-            Ok,
-        );
-    cluster.freed = freed;
-    result
+    if let Some(placement) = replaced {
+        return Ok((placement, How::Replaced));
+    }
+    if let Some(placement) = shrink(gang, plan, lost) {
+        return Ok((placement, How::Shrunk));
+    }
+    let held = held_by(cluster, gang);
+    charge(cluster, &held, -1);
+    let moved = place::place(cluster, &Request::fresh(gang));
+    charge(cluster, &held, 1);
+    moved.map(|found| (found.placement(cluster, gang), How::Moved))
 }
 
 /// A gang that asks for the lost units only, on the class that the plan uses.
@@ -150,7 +170,7 @@ fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<Unit
         let request =
             Request { gang: &part, order: Some(&order), top, paid: paid.clone(), steps: place::EXACT_STEPS };
         if let Ok(found) = place::place(cluster, &request) {
-            return Some(merge(gang, plan, lost, found.placement));
+            return Some(merge(gang, plan, lost, found.placement(cluster, &part)));
         }
     }
     None

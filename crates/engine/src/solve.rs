@@ -3,10 +3,10 @@
 use muster_model::{Gang, Node, Reason, Topology, plan::Placement};
 
 use crate::{
-    EXACT_STEPS, Objective, Solution,
+    Objective,
     cluster::Cluster,
-    place::{self, Request},
-    replan,
+    place::{self, EXACT_STEPS, Request},
+    replan, spec,
 };
 
 fn cluster(topology: &Topology, nodes: &[Node]) -> Cluster {
@@ -16,6 +16,17 @@ fn cluster(topology: &Topology, nodes: &[Node]) -> Cluster {
         cluster.set_node(node);
     }
     cluster
+}
+
+/// A placement with how it was judged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Solution {
+    /// Where every pod goes.
+    pub placement: Placement,
+    /// The order's values.
+    pub vector: Vec<u64>,
+    /// Whether no better placement exists (by the order, for this class).
+    pub proven: bool,
 }
 
 /// Places gangs one after the other on nodes of which nothing else is used: each gets the best that those before it
@@ -34,10 +45,12 @@ pub fn solve(
         .map(|(gang, order)| {
             let request =
                 Request { order: order.as_deref(), steps: 20 * EXACT_STEPS, ..Request::fresh(gang) };
-            let solution = place::place(&mut cluster, &request)?;
-            let held = replan::holdings(gang, &solution.placement.units, &solution.placement.spares);
-            replan::charge(&mut cluster, &held, 1);
-            Ok(solution)
+            let found = place::place(&mut cluster, &request)?;
+            let placement = found.placement(&cluster, gang);
+            let order = order.clone().unwrap_or_else(|| spec::standard_order(&cluster.tree, gang));
+            let vector = place::evaluate(&cluster, gang, &order, &placement);
+            replan::charge(&mut cluster, &replan::held_by_found(gang, &found), 1);
+            Ok(Solution { placement, vector, proven: found.proven })
         })
         .collect()
 }

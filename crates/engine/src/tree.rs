@@ -19,14 +19,12 @@ pub const ROOT: DomainId = 0;
 /// One domain.
 #[derive(Clone, Debug)]
 pub struct Domain {
-    /// The domain outside it; the root is its own.
-    pub parent: DomainId,
     /// 0 for the root.
     pub depth: usize,
     /// Its name under the parent; `None` for the root.
     pub key: Option<DomainKey>,
-    /// The domains inside it.
-    pub children: BTreeMap<DomainKey, DomainId>,
+    /// The domains inside it, by key.
+    pub children: Vec<DomainId>,
     /// Its nodes, if it is of the innermost level.
     pub nodes: BTreeSet<Slot>,
 }
@@ -37,6 +35,10 @@ pub struct Tree {
     /// The levels.
     pub topology: Topology,
     domains: Vec<Domain>,
+    /// Parents by domain, apart from the rest: every change walks along them.
+    parents: Vec<DomainId>,
+    /// Domains by depth.
+    at_depth: Vec<BTreeSet<DomainId>>,
     vacant: Vec<DomainId>,
     /// How many nodes carry a label of each level.
     carried: Vec<usize>,
@@ -52,9 +54,10 @@ impl Tree {
     /// A tree without nodes.
     pub fn new(topology: Topology) -> Self {
         let carried = vec![0; topology.levels.len()];
-        let root =
-            Domain { parent: ROOT, depth: 0, key: None, children: BTreeMap::new(), nodes: BTreeSet::new() };
-        Self { topology, domains: vec![root], vacant: Vec::new(), carried }
+        let root = Domain { depth: 0, key: None, children: Vec::new(), nodes: BTreeSet::new() };
+        let mut at_depth = vec![BTreeSet::new(); topology.levels.len() + 1];
+        at_depth[0].insert(ROOT);
+        Self { topology, domains: vec![root], parents: vec![ROOT], at_depth, vacant: Vec::new(), carried }
     }
 
     /// Depth of the innermost domains above the nodes.
@@ -75,6 +78,21 @@ impl Tree {
         &self.domains[id]
     }
 
+    /// One more than the largest id in use: the size of a table by domain.
+    pub fn extent(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// The domain outside one; the root is its own.
+    pub fn parent(&self, id: DomainId) -> DomainId {
+        self.parents[id]
+    }
+
+    /// Domains of a depth, by id.
+    pub fn at_depth(&self, depth: usize) -> &BTreeSet<DomainId> {
+        &self.at_depth[depth]
+    }
+
     /// Path of a domain from the outermost level, joined by `/`; `cluster` for the root.
     pub fn path(&self, id: DomainId) -> String {
         let mut parts: Vec<String> = self
@@ -90,7 +108,7 @@ impl Tree {
         let mut next = Some(id);
         std::iter::from_fn(move || {
             let current = next?;
-            next = (current != ROOT).then(|| self.domains[current].parent);
+            next = (current != ROOT).then(|| self.parents[current]);
             Some(current)
         })
     }
@@ -115,31 +133,36 @@ impl Tree {
         let present: Vec<bool> = self.carried.iter().map(|count| *count > 0).collect();
         let mut at = ROOT;
         for key in self.topology.path(name, labels, &present) {
-            at = match self.domains[at].children.get(&key) {
-                Some(child) => *child,
-                None => self.grow(at, key),
+            at = match self.child(at, &key) {
+                Ok(position) => self.domains[at].children[position],
+                Err(position) => self.grow(at, position, key),
             };
         }
         self.domains[at].nodes.insert(slot);
         at
     }
 
-    fn grow(&mut self, parent: DomainId, key: DomainKey) -> DomainId {
-        let domain = Domain {
-            parent,
-            depth: self.domains[parent].depth + 1,
-            key: Some(key.clone()),
-            children: BTreeMap::new(),
-            nodes: BTreeSet::new(),
-        };
+    /// Position of a child by key, or where it belongs.
+    fn child(&self, parent: DomainId, key: &DomainKey) -> Result<usize, usize> {
+        self.domains[parent]
+            .children
+            .binary_search_by(|child| self.domains[*child].key.as_ref().cmp(&Some(key)))
+    }
+
+    fn grow(&mut self, parent: DomainId, position: usize, key: DomainKey) -> DomainId {
+        let depth = self.domains[parent].depth + 1;
+        let domain = Domain { depth, key: Some(key), children: Vec::new(), nodes: BTreeSet::new() };
         let id = if let Some(id) = self.vacant.pop() {
             self.domains[id] = domain;
+            self.parents[id] = parent;
             id
         } else {
             self.domains.push(domain);
+            self.parents.push(parent);
             self.domains.len() - 1
         };
-        self.domains[parent].children.insert(key, id);
+        self.domains[parent].children.insert(position, id);
+        self.at_depth[depth].insert(id);
         id
     }
 
@@ -148,10 +171,13 @@ impl Tree {
         self.domains[leaf].nodes.remove(&slot);
         let mut at = leaf;
         while at != ROOT && self.domains[at].nodes.is_empty() && self.domains[at].children.is_empty() {
-            let parent = self.domains[at].parent;
-            if let Some(key) = self.domains[at].key.take() {
-                self.domains[parent].children.remove(&key);
+            let parent = self.parents[at];
+            if let Some(key) = self.domains[at].key.clone()
+                && let Ok(position) = self.child(parent, &key)
+            {
+                self.domains[parent].children.remove(position);
             }
+            self.at_depth[self.domains[at].depth].remove(&at);
             self.vacant.push(at);
             at = parent;
         }

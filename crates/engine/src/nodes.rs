@@ -1,0 +1,92 @@
+//! The last step down: which nodes of a leaf domain hold the pods that were given to it.
+
+use crate::{
+    forest,
+    problem::Problem,
+    tree::{DomainId, Slot},
+};
+
+/// Whether every node holds at most one block of what must share a node, so that nodes need no choosing.
+pub fn one_block_each(problem: &Problem<'_>) -> bool {
+    let leaf = problem.cluster.tree.leaf_depth();
+    let chunk = forest::chunk(&problem.on.spec.roles[0], leaf);
+    u64::from(problem.cluster.index.largest(problem.on.ids[0].shape)) < 2 * chunk
+}
+
+/// Room for pods of the first role on a leaf domain's nodes, in whole blocks of what must share a node; most first.
+pub fn by_room(problem: &Problem<'_>, leaf: DomainId) -> Vec<(u64, Slot)> {
+    let tree = &problem.cluster.tree;
+    let chunk = forest::chunk(&problem.on.spec.roles[0], tree.leaf_depth());
+    let shape = problem.on.ids[0].shape;
+    let mut rooms: Vec<(u64, Slot)> = tree
+        .domain(leaf)
+        .nodes
+        .iter()
+        .map(|slot| (u64::from(problem.cluster.index.cell(shape, *slot).fit) / chunk * chunk, *slot))
+        .filter(|(room, _)| *room > 0)
+        .collect();
+    rooms.sort_by_key(|(room, slot)| (std::cmp::Reverse(*room), *slot));
+    rooms
+}
+
+/// Puts pods of the first role on nodes of a leaf domain: the fewest nodes, and of those rather the fuller ones.
+pub fn choose(problem: &Problem<'_>, leaf: DomainId, pods: u64) -> Vec<(Slot, u32)> {
+    let mut chosen: Vec<(Slot, u32)> =
+        tightest(&by_room(problem, leaf), pods).into_iter().map(|(slot, pods)| (slot, pods as u32)).collect();
+    chosen.sort_unstable();
+    chosen
+}
+
+/// The fewest bins, and among those rather small ones, that hold `wanted`. `bins` are sorted, largest first.
+/// Returns how much goes to each.
+pub fn tightest(bins: &[(u64, usize)], wanted: u64) -> Vec<(usize, u64)> {
+    let mut count = 0;
+    let mut held = 0;
+    while held < wanted && count < bins.len() {
+        held += bins[count].0;
+        count += 1;
+    }
+    // The largest `count` hold it; each gives way to the smallest bin that the slack allows.
+    let mut slack = held.saturating_sub(wanted);
+    let mut taken: Vec<usize> = (0..count).collect();
+    let mut unused = count;
+    for choice in taken.iter_mut().rev() {
+        let enough = bins[*choice].0.saturating_sub(slack);
+        let smallest = bins.partition_point(|(size, _)| *size >= enough);
+        if smallest <= unused {
+            break;
+        }
+        let size = bins[smallest - 1].0;
+        if size == bins[*choice].0 {
+            break;
+        }
+        // Of equal bins the first.
+        let first = bins.partition_point(|(other, _)| *other > size).max(unused);
+        slack -= bins[*choice].0 - size;
+        *choice = first;
+        unused = first + 1;
+    }
+    let mut rest = wanted;
+    taken.sort_unstable();
+    taken
+        .into_iter()
+        .map(|i| {
+            let give = bins[i].0.min(rest);
+            rest -= give;
+            (bins[i].1, give)
+        })
+        .collect()
+}
+
+/// The fewest nodes of a leaf domain that hold this many pods of the first role.
+pub fn fewest(problem: &Problem<'_>, leaf: DomainId, pods: u64) -> u64 {
+    let mut held = 0;
+    by_room(problem, leaf)
+        .iter()
+        .take_while(|(room, _)| {
+            let more = held < pods;
+            held += room;
+            more
+        })
+        .count() as u64
+}

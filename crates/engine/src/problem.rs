@@ -1,0 +1,136 @@
+//! A gang with everything that is looked up once: its rules in the solver's terms and its shapes in the index.
+//!
+//! ```text
+//!   Gang ──spec::compile──▶ Spec ──per class──▶ shapes and chains of the index ──▶ Prepared (kept until it is void)
+//! ```
+
+use muster_model::{AcceleratorClass, Gang, Reason};
+
+use crate::{
+    cluster::Cluster,
+    forest,
+    index::{ChainId, ChainKey, ShapeId, ShapeKey},
+    spec::{self, Objective, RoleSpec, Spec},
+    tree::{DomainId, Tree},
+};
+
+/// Where a role's counts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleIds {
+    /// Pods that fit.
+    pub shape: ShapeId,
+    /// Blocks by Required rules.
+    pub loose: ChainId,
+    /// Blocks if Preferred rules bound as well.
+    pub strict: ChainId,
+}
+
+/// A gang on one of its classes.
+#[derive(Clone, Debug)]
+pub struct OnClass {
+    /// Position among the gang's classes; `None` for a gang without devices.
+    pub class: Option<usize>,
+    /// The rules, with what a pod asks on this class.
+    pub spec: Spec,
+    /// One entry per role.
+    pub ids: Vec<RoleIds>,
+}
+
+/// A gang ready to be solved.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The index's generation: ids of another are void.
+    pub generation: u64,
+    /// One entry per class, in the gang's order.
+    pub classes: Vec<OnClass>,
+}
+
+/// Checks a gang and looks its shapes up.
+///
+/// # Errors
+/// [`Reason::Invalid`].
+pub fn prepare(cluster: &mut Cluster, gang: &Gang, order: Option<&[Objective]>) -> Result<Prepared, Reason> {
+    let spec = spec::compile(&cluster.tree, gang, order)?;
+    let with_devices = gang.roles.iter().any(|role| role.devices > 0);
+    let classes: Vec<Option<usize>> =
+        if with_devices { (0..gang.classes.len()).map(Some).collect() } else { vec![None] };
+    let on = |cluster: &mut Cluster, class: Option<usize>| {
+        let mut spec = spec.clone();
+        let accelerator = class.map(|class| &gang.classes[class]);
+        let mut ids = Vec::with_capacity(gang.roles.len());
+        for (role, of) in spec.roles.iter_mut().zip(&gang.roles) {
+            role.request = cluster.amounts(&of.pod_requests(accelerator));
+            let shape = cluster.shape(&ShapeKey::new(of, accelerator, role.request.clone()));
+            let loose = cluster.chain(&chain_key(&cluster.tree, shape, role, false));
+            let strict = cluster.chain(&chain_key(&cluster.tree, shape, role, true));
+            ids.push(RoleIds { shape, loose, strict });
+        }
+        OnClass { class, spec, ids }
+    };
+    cluster.index.prune();
+    let classes = classes.into_iter().map(|class| on(cluster, class)).collect();
+    Ok(Prepared { generation: cluster.index.generation, classes })
+}
+
+fn chain_key(tree: &Tree, shape: ShapeId, role: &RoleSpec, strict: bool) -> ChainKey {
+    let leaf = tree.leaf_depth();
+    let sizes = forest::block_sizes(role, leaf, strict);
+    let ratios = (0..=leaf).map(|depth| forest::ratio(&sizes, depth) as u32).collect();
+    ChainKey { shape, chunk: sizes[leaf + 1] as u32, ratios }
+}
+
+/// A gang on a class, to be placed inside one domain.
+#[derive(Clone, Copy)]
+pub struct Problem<'a> {
+    /// The cluster.
+    pub cluster: &'a Cluster,
+    /// The gang.
+    pub gang: &'a Gang,
+    /// Rules and counts.
+    pub on: &'a OnClass,
+    /// Everything lies inside this domain.
+    pub top: DomainId,
+}
+
+impl<'a> Problem<'a> {
+    /// The class.
+    pub fn class(&self) -> Option<&'a AcceleratorClass> {
+        self.on.class.map(|class| &self.gang.classes[class])
+    }
+
+    /// Domains of which one must hold the whole gang: the top, or those of the level of `within` inside it.
+    pub fn tops(&self) -> Vec<DomainId> {
+        let tree = &self.cluster.tree;
+        let within = self.on.spec.within.min(tree.leaf_depth());
+        if tree.domain(self.top).depth >= within {
+            return vec![self.top];
+        }
+        let inside = |id: &DomainId| tree.ancestors(*id).any(|outer| outer == self.top);
+        tree.at_depth(within).iter().copied().filter(inside).collect()
+    }
+
+    /// Pods of the blocks that close at a domain by Required rules, were the role alone; now or empty.
+    pub fn closed_pods(&self, role: usize, domain: DomainId, empty: bool) -> u64 {
+        let tree = &self.cluster.tree;
+        let depth = tree.domain(domain).depth;
+        let sizes = forest::block_sizes(&self.on.spec.roles[role], tree.leaf_depth(), false);
+        let raw = self.cluster.index.raw(self.on.ids[role].loose, domain, empty);
+        u64::from(raw) / forest::ratio(&sizes, depth) * sizes[depth]
+    }
+
+    /// Units of a role alone that fit the best allowed domain.
+    pub fn units_alone(&self, role: usize, empty: bool) -> u32 {
+        let pods = u64::from(self.on.spec.roles[role].pods);
+        let best = self.tops().into_iter().map(|top| self.closed_pods(role, top, empty) / pods).max();
+        u32::try_from(best.unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
+    /// The first role of which even alone fewer than the minimum (at least one, if it is the only role) fit.
+    pub fn short_alone(&self) -> Option<(usize, u32)> {
+        let roles = &self.on.spec.roles;
+        (0..roles.len()).find_map(|role| {
+            let fits = self.units_alone(role, false);
+            (fits < roles[role].min().max(u32::from(roles.len() == 1))).then_some((role, fits))
+        })
+    }
+}
