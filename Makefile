@@ -1,7 +1,7 @@
 # `make` lists the targets. Needs: Rust ≥ 1.89, Go ≥ 1.26, make. `make demo CLUSTER=kind|kubeconfig` does without Go.
 #
-# One profile (dev) and one set of packages (the whole workspace) for every target, so that dependencies are compiled
-# once: `cargo run -p …` would choose other features for them and compile them again.
+# One profile (dev) and one choice of packages (the whole workspace, with what its tests need) for every target, so that
+# dependencies are compiled once: `cargo run -p …` would choose other features for them and compile them again.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -73,7 +73,8 @@ fmt: need-cargo ## Formats the Rust code
 
 .PHONY: crds
 crds: need-cargo ## Writes crds/ from the Rust types
-	cargo run -q -p muster-api --example crds
+	cargo build --workspace --example crds
+	$(BIN)/examples/crds
 
 .PHONY: manifests
 manifests: need-go ## Writes deploy/ from the chart
@@ -85,8 +86,9 @@ clean: need-cargo ## Removes what cargo built; the cache with Kubernetes and hel
 
 # Not for calling by hand.
 .PHONY: build need-cargo need-go need-cluster
+# Examples, because cargo then takes the features that the tests need, too.
 build: need-cargo
-	cargo build --workspace --bins
+	cargo build --workspace --bins --examples
 
 need-cargo:
 	$(call need,cargo,$(RUST_NEEDED),cargo --version,https://rustup.rs)

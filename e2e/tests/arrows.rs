@@ -5,9 +5,10 @@
 //!   cargo metadata ──packages──▶ Uses ─┴▶ what is not allowed, in sentences
 //! ```
 
-use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::process::Command;
 
 /// For each crate the crates of the workspace that it may depend on; `None`: any.
 type Table = BTreeMap<String, Option<BTreeSet<String>>>;
@@ -41,12 +42,30 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn metadata() -> Metadata {
-    MetadataCommand::new()
-        .manifest_path(root().join("Cargo.toml"))
-        .no_deps()
-        .exec()
-        .expect("cargo metadata reads the workspace")
+/// One dependency of a package: its name, and whether only tests use it.
+struct Dependency {
+    name: String,
+    tests: bool,
+}
+
+/// The packages of the workspace and all that they depend on directly. Asked of cargo itself rather than through
+/// the crate `cargo_metadata`, which switches on a feature of serde_json and thereby would have every dependency
+/// compiled a second time for the tests.
+fn packages() -> BTreeMap<String, Vec<Dependency>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"])
+        .arg(root().join("Cargo.toml"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let list = |value: &Value| value.as_array().expect("cargo metadata has this list").clone();
+    let name = |value: &Value| value["name"].as_str().expect("it has a name").to_owned();
+    let dependencies = |package: &Value| {
+        let of = |d: &Value| Dependency { name: name(d), tests: d["kind"] == "dev" };
+        list(&package["dependencies"]).iter().map(of).collect()
+    };
+    list(&metadata["packages"]).iter().map(|package| (name(package), dependencies(package))).collect()
 }
 
 fn in_backquotes(cell: &str) -> impl Iterator<Item = String> {
@@ -72,21 +91,12 @@ fn stated() -> Table {
 }
 
 /// Dependencies within the workspace; those of tests only, or all others.
-fn uses(metadata: &Metadata, tests: bool) -> Uses {
-    let members: BTreeSet<&str> = metadata.packages.iter().map(|p| p.name.as_str()).collect();
-    metadata
-        .packages
-        .iter()
-        .map(|package| {
-            let ours = package
-                .dependencies
-                .iter()
-                .filter(|d| (d.kind == DependencyKind::Development) == tests)
-                .filter(|d| members.contains(d.name.as_str()))
-                .map(|d| d.name.clone());
-            (package.name.to_string(), ours.collect())
-        })
-        .collect()
+fn uses(packages: &BTreeMap<String, Vec<Dependency>>, tests: bool) -> Uses {
+    let ours = |all: &[Dependency]| {
+        let wanted = all.iter().filter(|d| d.tests == tests && packages.contains_key(&d.name));
+        wanted.map(|d| d.name.clone()).collect()
+    };
+    packages.iter().map(|(name, all)| (name.clone(), ours(all))).collect()
 }
 
 /// What the table does not allow, in sentences.
@@ -122,14 +132,12 @@ fn reachable<'t>(table: &'t Table, from: &str) -> BTreeSet<&'t str> {
 
 #[test]
 fn crates_depend_on_each_other_as_the_table_allows() {
-    let metadata = metadata();
-    assert_eq!(faults(&stated(), &uses(&metadata, false), &[]), Vec::<String>::new());
+    assert_eq!(faults(&stated(), &uses(&packages(), false), &[]), Vec::<String>::new());
 }
 
 #[test]
 fn tests_depend_on_no_more_but_for_the_named_exceptions() {
-    let metadata = metadata();
-    assert_eq!(faults(&stated(), &uses(&metadata, true), &ONLY_IN_TESTS), Vec::<String>::new());
+    assert_eq!(faults(&stated(), &uses(&packages(), true), &ONLY_IN_TESTS), Vec::<String>::new());
 }
 
 #[test]
@@ -147,16 +155,13 @@ fn the_table_allows_nothing_that_the_design_forbids() {
 
 #[test]
 fn pure_crates_use_nothing_that_acts() {
-    let metadata = metadata();
-    let members: BTreeSet<&str> = metadata.packages.iter().map(|p| p.name.as_str()).collect();
-    for name in PURE {
-        let package =
-            metadata.packages.iter().find(|p| p.name.as_str() == name).expect("pure crates are in the workspace");
-        for dependency in package.dependencies.iter().filter(|d| d.kind != DependencyKind::Development) {
-            let used = dependency.name.as_str();
+    let packages = packages();
+    for pure in PURE {
+        let dependencies = packages.get(pure).expect("pure crates are in the workspace");
+        for used in dependencies.iter().filter(|d| !d.tests).map(|d| d.name.as_str()) {
             assert!(
-                members.contains(used) || PURE_MAY_USE.contains(&used),
-                "{name} is pure and uses {used}: take it out, or add it to PURE_MAY_USE with the reason"
+                packages.contains_key(used) || PURE_MAY_USE.contains(&used),
+                "{pure} is pure and uses {used}: take it out, or add it to PURE_MAY_USE with the reason"
             );
         }
     }
@@ -164,7 +169,8 @@ fn pure_crates_use_nothing_that_acts() {
 
 #[test]
 fn a_wrong_arrow_is_found() {
-    let table = table("| `a` | first | `b` |\n| `b` | second | |\n| `c` | third | any |\n| `gone` | none | |");
+    let table =
+        table("| `a` | first | `b` |\n| `b` | second | |\n| `c` | third | any |\n| `gone` | none | |");
     let uses = |pairs: &[(&str, &[&str])]| -> Uses {
         pairs.iter().map(|(n, d)| ((*n).into(), d.iter().map(|d| (*d).into()).collect())).collect()
     };
