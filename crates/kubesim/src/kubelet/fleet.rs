@@ -40,7 +40,8 @@ pub type ScriptHook = Arc<dyn Fn(&PodView) -> Script + Send + Sync>;
 /// How a fleet runs.
 #[derive(Clone)]
 pub struct FleetOptions {
-    /// How often each node renews its Lease; `None` writes no Leases (benchmarks).
+    /// How often each node renews its Lease; `None` writes no Leases (benchmarks;
+    /// a node lifecycle controller then takes the nodes for dead).
     pub lease_interval: Option<Duration>,
     /// How often each node's status is written without a change; `None` never.
     pub status_interval: Option<Duration>,
@@ -162,7 +163,7 @@ impl Fleet {
             (self.options.status_interval, Timer::Status(name)),
         ];
         for (interval, timer) in beats {
-            if let Some(interval) = interval {
+            if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
                 self.timers.insert((after(now, interval.mul_f64(phase)), timer));
             }
         }
@@ -201,6 +202,8 @@ impl Fleet {
                 Duration::try_from(due.duration_since(self.clock.now())).unwrap_or(Duration::ZERO)
             });
             tokio::select! {
+                // In this order, so that a run in virtual time is the same every time.
+                biased;
                 () = token.cancelled() => return,
                 Some(command) = orders.recv() => {
                     let added = matches!(command.order, Order::Add(_));
@@ -212,6 +215,7 @@ impl Fleet {
                         pods = self.watch_pods();
                     }
                 }
+                () = tokio::time::sleep(wait.unwrap_or(Duration::ZERO)), if wait.is_some() => self.fire(),
                 Some(event) = pods.next() => match event {
                     Ok(event) => self.pod_event(event),
                     Err(error) => tracing::warn!(%error, "the pod watch of the simulated kubelets broke; it is resumed"),
@@ -225,7 +229,6 @@ impl Fleet {
                     Ok(finished) => self.finished(finished),
                     Err(error) => tracing::error!(%error, "a write of the simulated kubelets panicked"),
                 },
-                () = tokio::time::sleep(wait.unwrap_or(Duration::ZERO)), if wait.is_some() => self.fire(),
             }
         }
     }
@@ -350,7 +353,7 @@ impl Fleet {
             true => (self.options.lease_interval, Timer::Lease(node.to_owned())),
             false => (self.options.status_interval, Timer::Status(node.to_owned())),
         };
-        if let Some(interval) = interval {
+        if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
             self.timers.insert((after(now, interval), timer));
         }
         if slot.machine.power() != Power::Up {

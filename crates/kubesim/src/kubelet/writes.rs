@@ -24,8 +24,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
     Done,
-    /// The object is gone, or another object has its name now.
+    /// The object is gone.
     Gone,
+    /// To be made again; when another pod has the name by now, the watch ends that.
     Failed,
 }
 
@@ -67,7 +68,7 @@ pub(crate) async fn pod(client: &Client, namespace: &str, name: &str, uid: &str,
     };
     match send(client, request).await {
         Ok(()) => Written::Done,
-        Err(error) if is_code(&error, 404) || is_code(&error, 409) => Written::Gone,
+        Err(error) if is_code(&error, 404) => Written::Gone,
         Err(error) => {
             tracing::debug!(namespace, name, %error, "pod write failed; it is made again");
             Written::Failed

@@ -105,6 +105,7 @@ impl State {
             }
             let at = flush_at.unwrap_or_else(tokio::time::Instant::now);
             tokio::select! {
+                biased;
                 () = token.cancelled() => return,
                 Some(event) = services.next() => {
                     let touched = self.services.apply(event, |s, _| ServiceSeen::new(s));

@@ -87,6 +87,7 @@ impl State {
         let mut look = tokio::time::interval(self.options.period);
         loop {
             tokio::select! {
+                biased;
                 () = token.cancelled() => return,
                 Some(event) = nodes.next() => {
                     let now = self.clock.now();

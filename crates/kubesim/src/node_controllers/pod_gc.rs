@@ -78,6 +78,7 @@ impl State {
         let mut collect = tokio::time::interval(self.options.period);
         loop {
             tokio::select! {
+                biased;
                 () = token.cancelled() => return,
                 Some(event) = nodes.next() => {
                     self.nodes.apply(event, |node, _| Some(out_of_service(&node)));

@@ -75,6 +75,7 @@ impl State {
         loop {
             let at = round_at.unwrap_or_else(tokio::time::Instant::now);
             let changed = tokio::select! {
+                biased;
                 () = token.cancelled() => return,
                 Some(event) = nodes.next() => {
                     !self.nodes.apply(event, |node, _| facts(node)).is_empty() || self.nodes.ready
