@@ -1,1 +1,3 @@
 //! The muster binary: run, crds, simulate.
+
+pub mod simulate;
