@@ -33,11 +33,11 @@ help: ## What there is to do (this list)
 	  while IFS=: read -r name rest; do printf '  make %-12s %s\n' "$$name" "$${rest#*## }"; done
 
 .PHONY: demo
-demo: build need-cluster ## A cluster with simulated GPU nodes, jobs, a failure and a recovery (CLUSTER=local|kind|kubeconfig)
+demo: need-cluster build ## A cluster with simulated GPU nodes, jobs, a failure and a recovery (CLUSTER=local|kind|kubeconfig)
 	$(PLAYGROUND) demo --cluster $(CLUSTER) $(ARGS)
 
 .PHONY: playground
-playground: build need-cluster ## The demo's cluster, left running for you (CLUSTER=local|kind|kubeconfig)
+playground: need-cluster build ## The demo's cluster, left running for you (CLUSTER=local|kind|kubeconfig)
 	$(PLAYGROUND) up --cluster $(CLUSTER) $(ARGS)
 
 .PHONY: test
@@ -46,10 +46,8 @@ test: need-go build ## Every test, on the in-memory API and on a real control pl
 	$(PLAYGROUND) test -- cargo test --workspace $(ARGS)
 
 .PHONY: e2e
-e2e: need-cargo ## The end-to-end suite on the cluster of KUBECONFIG=…
-	@[[ -r "$(KUBECONFIG)" ]] || { echo "make e2e needs KUBECONFIG=path/of/a/kubeconfig" >&2; exit 1; }
-	MUSTER_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" KUBESIM_DIFFERENTIAL_KUBECONFIG="$(abspath $(KUBECONFIG))" \
-	  cargo test -p muster-e2e $(ARGS)
+e2e: need-kubeconfig build ## The end-to-end suite on the cluster of KUBECONFIG=…; it installs Muster there and adds simulated nodes
+	KUBECONFIG="$(abspath $(KUBECONFIG))" $(PLAYGROUND) test --cluster kubeconfig -- cargo test --workspace --test cluster $(ARGS)
 
 .PHONY: e2e-kind
 e2e-kind: need-cargo ## The end-to-end suite on a kind cluster that is made for it (needs Docker, kind, kubectl)
@@ -85,10 +83,13 @@ clean: need-cargo ## Removes what cargo built; the cache with Kubernetes and hel
 	cargo clean
 
 # Not for calling by hand.
-.PHONY: build need-cargo need-go need-cluster
+.PHONY: build need-cargo need-go need-cluster need-kubeconfig
 # Examples, because cargo then takes the features that the tests need, too.
 build: need-cargo
 	cargo build --workspace --bins --examples
+
+need-kubeconfig:
+	@[[ -r "$(KUBECONFIG)" ]] || { echo "make e2e needs KUBECONFIG=path/of/a/kubeconfig" >&2; exit 1; }
 
 need-cargo:
 	$(call need,cargo,$(RUST_NEEDED),cargo --version,https://rustup.rs)
@@ -96,8 +97,6 @@ need-cargo:
 need-go:
 	$(call need,go,$(GO_NEEDED),go env GOVERSION,https://go.dev/dl (or$(comma) for the demo$(comma) CLUSTER=kind or CLUSTER=kubeconfig))
 
-# Before the build, so that nobody waits for it in vain.
-build: | need-cluster
 need-cluster:
 	@case "$(CLUSTER)" in local | kind | kubeconfig) ;; *) \
 	  echo "CLUSTER=$(CLUSTER) is none of local, kind, kubeconfig" >&2; exit 1 ;; esac
