@@ -274,16 +274,14 @@ impl Build {
 fn linker_flags(version: &str) -> String {
     let mut numbers = version.split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-    let mut flags = "-s -w".to_owned();
+    let mut flags = vec!["-s -w".to_owned()];
     // The second is what clients of Kubernetes' own name in their user agent.
     for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
-        for (name, value) in
-            [("gitVersion", &*format!("v{version}")), ("gitMajor", major), ("gitMinor", minor)]
-        {
-            flags += &format!(" -X {package}.{name}={value}");
-        }
+        flags.push(format!("-X {package}.gitVersion=v{version}"));
+        flags.push(format!("-X {package}.gitMajor={major}"));
+        flags.push(format!("-X {package}.gitMinor={minor}"));
     }
-    flags
+    flags.join(" ")
 }
 
 /// The Go toolchain that builds in `source` (version, system, architecture), if it is new enough.
@@ -336,7 +334,8 @@ fn key(source: &Path, extra: &[&str]) -> Result<String, Error> {
         hash.update(format!("{}\n{text}", text.len()).as_bytes());
     }
     // 64 bits are plenty: nobody attacks their own cache.
-    Ok(hash.finalize()[..8].iter().map(|b| format!("{b:02x}")).collect())
+    let key = hash.finalize()[..8].iter().fold(0_u64, |key, byte| (key << 8) | u64::from(*byte));
+    Ok(format!("{key:016x}"))
 }
 
 fn go_files(dir: &Path, into: &mut Vec<PathBuf>) -> Result<(), Error> {

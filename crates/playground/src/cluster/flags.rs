@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::pki::{IdentityFiles, Pki};
+use super::pki::{FRONT_PROXY, IdentityFiles, Pki};
 use super::{Access, Options};
 
 /// The first address of the Service range: the API server's own Service gets it.
@@ -98,6 +98,13 @@ pub(super) fn apiserver(pki: &Pki, ports: Ports, options: &Options, audit: Optio
         .file("etcd-cafile", &pki.etcd.certificate)
         .pair("etcd-certfile", "etcd-keyfile", &pki.etcd_client)
         .pair("kubelet-client-certificate", "kubelet-client-key", &pki.kubelet_client)
+        // Aggregated API servers (metrics adapters, say); without, its clients log errors at each start.
+        .file("requestheader-client-ca-file", &pki.front_proxy.certificate)
+        .set("requestheader-allowed-names", FRONT_PROXY)
+        .set("requestheader-username-headers", "X-Remote-User")
+        .set("requestheader-group-headers", "X-Remote-Group")
+        .set("requestheader-extra-headers-prefix", "X-Remote-Extra-")
+        .pair("proxy-client-cert-file", "proxy-client-key-file", &pki.front_proxy_client)
         .set("kubelet-preferred-address-types", "InternalIP")
         .set("service-account-issuer", ISSUER)
         .file("service-account-key-file", &pki.service_account_public_key)

@@ -3,6 +3,7 @@
 //! ```text
 //! cluster CA ──> API server, controller manager, scheduler (servers); every user (clients)
 //! etcd CA ──────> etcd (server), API server (client)
+//! front-proxy CA > API server (client of aggregated API servers)
 //! ```
 //!
 //! etcd has an authority of its own, as kubeadm does: whoever holds any client certificate of the
@@ -32,6 +33,9 @@ const SERVER_NAMES: [&str; 7] = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 ];
+
+/// The API server's name towards aggregated API servers.
+pub(super) const FRONT_PROXY: &str = "front-proxy-client";
 
 /// A certificate and its private key, both PEM.
 pub(super) struct Identity {
@@ -100,6 +104,9 @@ pub(super) struct Pki {
     pub(super) etcd_server: IdentityFiles,
     pub(super) etcd_client: IdentityFiles,
     pub(super) apiserver: IdentityFiles,
+    /// Whoever holds a certificate of this one may say on whose behalf a request is.
+    pub(super) front_proxy: Authority,
+    pub(super) front_proxy_client: IdentityFiles,
     /// How the API server shows itself to kubelets.
     pub(super) kubelet_client: IdentityFiles,
     pub(super) controller_manager: IdentityFiles,
@@ -114,6 +121,7 @@ impl Pki {
     pub(super) fn create(work: &WorkDir) -> Result<Self, Error> {
         let cluster = Authority::new(work, "ca")?;
         let etcd = Authority::new(work, "etcd-ca")?;
+        let front_proxy = Authority::new(work, "front-proxy-ca")?;
         let tokens = KeyPair::generate()?;
         let files = |name: &str, identity: &Identity| -> Result<IdentityFiles, Error> {
             Ok(IdentityFiles {
@@ -126,6 +134,7 @@ impl Pki {
             etcd_server: files("etcd", &etcd.server("etcd")?)?,
             etcd_client: files("etcd-client", &etcd.client("kube-apiserver", None)?)?,
             apiserver: files("apiserver", &cluster.server("kube-apiserver")?)?,
+            front_proxy_client: files("front-proxy-client", &front_proxy.client(FRONT_PROXY, None)?)?,
             kubelet_client: files(
                 "kubelet-client",
                 &cluster.client("kube-apiserver-kubelet-client", Some("system:masters"))?,
@@ -136,6 +145,7 @@ impl Pki {
             service_account_public_key: work.write("pki/service-account.pub", &tokens.public_key_pem())?,
             cluster,
             etcd,
+            front_proxy,
         })
     }
 }
