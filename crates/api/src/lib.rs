@@ -6,6 +6,8 @@
 //!
 //! `crds/*.yaml` is generated from here: `cargo run -p muster-api --example crds`.
 
+#![allow(clippy::duplicated_attributes, reason = "two printer columns of one type are not duplicates")]
+
 pub mod accelerator_class;
 pub mod catalogue;
 pub mod common;

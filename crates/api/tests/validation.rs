@@ -6,7 +6,11 @@
 mod cases;
 mod server;
 
-use cases::{CASES, Case, EDITS, allowed_edits, base, job, manifest};
+use cases::{
+    CASES, Case,
+    edits::{EDITS, allowed_edits},
+    manifests::{base, job, manifest, through_types, without_templates},
+};
 use serde_json::{Value, json};
 use server::Server;
 use std::collections::BTreeSet;
@@ -113,11 +117,11 @@ async fn defaults_of_the_server_are_those_of_the_types() {
     {
         let sent = base(kind);
         let mut got = server.create(kind, &sent, true).await.unwrap();
-        let mut ours = cases::through_types(kind, &sent);
+        let mut ours = through_types(kind, &sent);
         for object in [&mut got, &mut ours] {
             object.as_object_mut().unwrap().retain(|key, _| key == "spec");
             // Quantities and the template's defaults are Kubernetes' own.
-            cases::without_templates(object);
+            without_templates(object);
         }
         assert_eq!(got, ours, "{kind}");
     }

@@ -1,18 +1,7 @@
 //! The table: for each rule a change to a valid manifest that breaks it, and one beside it that does not.
 
-use muster_api::{AcceleratorClass, Gang, InferenceService, NodePartition, Queue, Topology, TrainingJob};
-use serde_json::{Value, json};
-
-/// Kind, plural, whether it is namespaced.
-pub const KINDS: &[(&str, &str, bool)] = &[
-    ("TrainingJob", "trainingjobs", true),
-    ("InferenceService", "inferenceservices", true),
-    ("Queue", "queues", false),
-    ("Topology", "topologies", false),
-    ("AcceleratorClass", "acceleratorclasses", false),
-    ("Gang", "gangs", true),
-    ("NodePartition", "nodepartitions", false),
-];
+pub mod edits;
+pub mod manifests;
 
 pub struct Case {
     pub kind: &'static str,
@@ -20,9 +9,9 @@ pub struct Case {
     pub field: &'static str,
     /// Words of the answer; for a CEL rule its whole message.
     pub says: &'static str,
-    /// Merge patch over [`base`] that is refused.
+    /// Merge patch over the smallest manifest that is refused.
     pub refused: &'static str,
-    /// Merge patch over [`base`] that is accepted.
+    /// Merge patch over the smallest manifest that is accepted.
     pub accepted: &'static str,
 }
 
@@ -546,160 +535,3 @@ pub const CASES: &[Case] = &[
         r#"{"spec":{"gpus":[{"index":0,"mode":"TimeSlice","replicas":2}]}}"#,
     ),
 ];
-
-/// A change of a job that is refused while it is live, and accepted while it is suspended.
-pub struct Edit {
-    pub field: &'static str,
-    pub says: &'static str,
-    pub change: &'static str,
-}
-
-const fn edit(field: &'static str, says: &'static str, change: &'static str) -> Edit {
-    Edit { field, says, change }
-}
-
-pub const EDITS: &[Edit] = &[
-    edit(
-        "spec.queue",
-        "queue must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"queue":"other"}}"#,
-    ),
-    edit(
-        "spec.framework",
-        "framework must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"framework":"Mpi"}}"#,
-    ),
-    edit(
-        "spec.accelerator",
-        "accelerator must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"accelerator":{"classes":["b200"]}}}"#,
-    ),
-    edit(
-        "spec.accelerator",
-        "accelerator must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"accelerator":{"classes":null}}}"#,
-    ),
-    edit(
-        "spec.parallelism",
-        "parallelism other than data must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"parallelism":{"tensor":4,"expertTensor":4}}}"#,
-    ),
-    edit(
-        "spec.parallelism",
-        "parallelism other than data must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"parallelism":{"expertTensor":null}}}"#,
-    ),
-    edit(
-        "spec.placement",
-        "placement must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"placement":{"spares":1}}}"#,
-    ),
-    edit(
-        "spec.outcome",
-        "outcome must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"outcome":"AllRanks"}}"#,
-    ),
-    edit(
-        "spec.template",
-        "template must not change while the job is not suspended: set spec.suspend: true first",
-        r#"{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example/other"}]}}}}"#,
-    ),
-];
-
-/// Changes that a live job takes.
-pub fn allowed_edits() -> [&'static str; 8] {
-    [
-        r#"{"spec":{"parallelism":{"data":3}}}"#,
-        r#"{"spec":{"elastic":{"maxData":16}}}"#,
-        r#"{"spec":{"suspend":true}}"#,
-        r#"{"spec":{"priorityClassName":"low"}}"#,
-        r#"{"spec":{"recovery":{"maxRestarts":1}}}"#,
-        r#"{"spec":{"ttlAfterFinished":"1h"}}"#,
-        r#"{"spec":{"activeDeadline":"1h"}}"#,
-        r#"{"spec":{"checkpoint":{"grace":"2m"}}}"#,
-    ]
-}
-
-/// The job whose edits are tried.
-pub fn job() -> Value {
-    manifest(
-        JOB,
-        r#"{"spec":{"accelerator":{"classes":["h100"]},"parallelism":{"tensor":8,"expertTensor":8,"data":2},"elastic":{"minData":1,"maxData":8}}}"#,
-    )
-}
-
-/// The smallest valid manifest of a kind.
-pub fn base(kind: &str) -> Value {
-    let pods = json!({ "spec": { "containers": [{ "name": "main", "image": "example/main" }] } });
-    let spec = match kind {
-        "TrainingJob" | "InferenceService" => json!({ "template": pods }),
-        "Gang" => {
-            json!({ "roles": [{ "name": "worker", "units": { "min": 1, "max": 1 }, "template": pods }] })
-        }
-        "Topology" => json!({ "levels": [{ "name": "Rack", "keys": ["example.com/rack"] }] }),
-        "NodePartition" => json!({ "gpus": [{ "index": 0 }] }),
-        _ => json!({}),
-    };
-    let name = if kind == "Topology" { "default" } else { "base" };
-    json!({
-        "apiVersion": "muster.dev/v1alpha1",
-        "kind": kind,
-        "metadata": { "name": name },
-        "spec": spec,
-    })
-}
-
-/// [`base`] with a merge patch.
-pub fn manifest(kind: &str, patch: &str) -> Value {
-    let mut object = base(kind);
-    merge(&mut object, &serde_json::from_str(patch).expect("the patch is JSON"));
-    object
-}
-
-/// RFC 7396.
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(changes) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, change) in changes {
-        if change.is_null() {
-            target.as_object_mut().expect("an object").remove(key);
-        } else {
-            merge(&mut target[key], change);
-        }
-    }
-}
-
-/// A manifest read into the Rust type and written again: with the defaults of the types.
-pub fn through_types(kind: &str, object: &Value) -> Value {
-    fn round<T: serde::de::DeserializeOwned + serde::Serialize>(object: &Value) -> Value {
-        let typed: T = serde_json::from_value(object.clone()).expect("a manifest of the kind");
-        serde_json::to_value(typed).expect("it can be written")
-    }
-    match kind {
-        "TrainingJob" => round::<TrainingJob>(object),
-        "InferenceService" => round::<InferenceService>(object),
-        "Queue" => round::<Queue>(object),
-        "Topology" => round::<Topology>(object),
-        "AcceleratorClass" => round::<AcceleratorClass>(object),
-        "Gang" => round::<Gang>(object),
-        "NodePartition" => round::<NodePartition>(object),
-        other => panic!("{other} is no kind of ours"),
-    }
-}
-
-/// Takes pod templates away.
-pub fn without_templates(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.remove("template");
-            map.values_mut().for_each(without_templates);
-        }
-        Value::Array(items) => items.iter_mut().for_each(without_templates),
-        _ => {}
-    }
-}

@@ -45,7 +45,7 @@ impl Server {
         }
         // Established comes a moment before the paths are served.
         tokio::time::timeout(PATIENCE, async {
-            for kind in super::cases::KINDS {
+            for kind in super::cases::manifests::KINDS {
                 while self.send("GET", &path(kind.0, ""), "", None).await.is_err() {
                     tokio::task::yield_now().await;
                 }
@@ -104,7 +104,7 @@ fn query(dry_run: bool) -> String {
 
 fn path(kind: &str, name: &str) -> String {
     let (_, plural, namespaced) =
-        super::cases::KINDS.iter().find(|row| row.0 == kind).copied().expect("a kind of ours");
+        super::cases::manifests::KINDS.iter().find(|row| row.0 == kind).copied().expect("a kind of ours");
     let scope = if namespaced { "namespaces/default/" } else { "" };
     let name = if name.is_empty() { String::new() } else { format!("/{name}") };
     format!("/apis/muster.dev/v1alpha1/{scope}{plural}{name}")
