@@ -21,22 +21,22 @@ use kubesim::api::{ApiServer, Options};
 use kubesim::clock::TokioClock;
 use serde_json::{Value, json};
 
-pub const PODS: &str = "/api/v1/namespaces/default/pods";
-pub const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// A server with a paused clock that starts in 2026, and a client of it.
-pub fn server() -> (ApiServer, Client) {
+pub(crate) fn server() -> (ApiServer, Client) {
     server_with(Options::default())
 }
 
-pub fn server_with(options: Options) -> (ApiServer, Client) {
+pub(crate) fn server_with(options: Options) -> (ApiServer, Client) {
     let clock = TokioClock::new("2026-01-01T00:00:00Z".parse().unwrap());
     let server = ApiServer::with_options(Arc::new(clock), options);
     let client = server.client("tester");
     (server, client)
 }
 
-pub fn pod(name: &str, node: &str) -> Value {
+pub(crate) fn pod(name: &str, node: &str) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "a"}},
         "spec": {"containers": [{"name": "main", "image": "example/image:1"}]},
@@ -47,6 +47,6 @@ pub fn pod(name: &str, node: &str) -> Value {
     pod
 }
 
-pub fn config_map(name: &str, data: &Value) -> Value {
+pub(crate) fn config_map(name: &str, data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 }

@@ -33,7 +33,7 @@ struct Step {
     send: String,
     #[serde(default)]
     body: Value,
-    /// `full` (default), `status` (code and reason), `prefix` (those and the message's first 60 characters).
+    /// `full` (default), `code`, `status` (code and reason), `prefix` (those and the message's first 60 characters).
     #[serde(default)]
     compare: String,
     /// JSON pointers of the body that may differ.
@@ -152,11 +152,11 @@ fn without_uids(text: &str) -> String {
 fn view(reply: &Reply, step: &Step) -> BTreeMap<String, Value> {
     let mut view = BTreeMap::from([("code".to_owned(), json!(reply.code))]);
     let failed = reply.code >= 400;
-    if failed {
+    if failed && step.compare != "code" {
         view.insert("reason".to_owned(), json!(reply.text("/reason")));
     }
     match step.compare.as_str() {
-        "status" => {}
+        "code" | "status" => {}
         "prefix" => {
             let start: String = reply.message().chars().take(60).collect();
             view.insert("message".to_owned(), json!(start));

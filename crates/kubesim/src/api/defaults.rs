@@ -69,6 +69,8 @@ pub(crate) fn on_create(object: &mut Value, resource: &Resource) {
 pub(crate) fn on_update(object: &mut Value, old: &Value, resource: &Resource) {
     common(object, resource);
     if resource.is_pod() {
+        // The plugin acts on updates too.
+        pods::add_tolerations(object);
         // Set by admission at creation; a client that sends the whole object may have left it out.
         for field in ["priority", "preemptionPolicy", "serviceAccountName", "serviceAccount"] {
             if object["spec"][field].is_null() && !old["spec"][field].is_null() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::admission::{Attributes, Operation};
 use super::json::{at, list, remove, set, text};
 use super::metadata::{bump_generation, stamp};
-use super::read::{selection, shape};
+use super::read::{list_item, selection, shape};
 use super::request::Call;
 use super::resources::Resource;
 use super::server::{Answer, State, success};
@@ -146,7 +146,7 @@ impl State {
             text(&object, &["metadata", "name"]).clone_into(&mut one.info.name);
             text(&object, &["metadata", "namespace"]).clone_into(&mut one.info.namespace);
             self.delete_object(&one, resource, &object, &options)?;
-            items.push(shape(&object, resource, call.form()));
+            items.push(list_item(&object, resource, call.form()));
         }
         let metadata = json!({"resourceVersion": self.store.revision.to_string()});
         let body = json!({

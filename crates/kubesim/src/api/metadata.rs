@@ -42,6 +42,7 @@ fn check_name(resource: &Resource, name: &str, findings: &mut Vec<FieldError>) {
         ("rbac.authorization.k8s.io", _) => {
             (!name.contains('/') && !name.contains('%'), "may not contain '/' or '%'", usize::MAX)
         }
+        ("", "namespaces") if name.contains('.') => (false, "must not contain dots", LABEL_MAX),
         ("", "namespaces") => (is_label(name), LABEL_HINT, LABEL_MAX),
         ("", "services") => {
             let letter = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
@@ -152,10 +153,12 @@ pub(crate) fn check_identity(
     let uid = text(new, &["metadata", "uid"]);
     let actual = text(old, &["metadata", "uid"]);
     if !uid.is_empty() && uid != actual {
+        let namespace = text(old, &["metadata", "namespace"]);
+        let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{}/{name}, ResourceVersion: 0, \
+            "StorageError: invalid object, Code: 4, Key: /registry/{}/{}{name}, ResourceVersion: 0, \
              AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}",
-            resource.table
+            resource.table, prefix
         );
         return Err(ApiError::conflict(&resource.group, &resource.plural, name, &why));
     }
@@ -164,7 +167,7 @@ pub(crate) fn check_identity(
         if put && resource.needs_resource_version() {
             let field =
                 FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            return Err(ApiError::invalid(&resource.group, &resource.kind, name, &[field]));
+            return Err(ApiError::invalid(&resource.group, &resource.plural, name, &[field]));
         }
         return Ok(());
     }

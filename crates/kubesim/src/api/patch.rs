@@ -195,6 +195,8 @@ fn strategic_field(
         *live = items.iter().filter(|i| i.get("$patch").is_none()).cloned().collect();
         return;
     }
+    // As in the real server, new items come first, in the patch's order.
+    let mut fresh = 0;
     for item in items {
         let found = position(live, item, &merge_keys);
         match (item.get("$patch").and_then(Value::as_str), found) {
@@ -204,7 +206,10 @@ fn strategic_field(
             (Some("delete"), None) => {}
             (_, Some(i)) if item.is_object() => strategic_at(&mut live[i], item, keys, path),
             (_, Some(_)) => {}
-            (_, None) => live.push(item.clone()),
+            (_, None) => {
+                live.insert(fresh.min(live.len()), item.clone());
+                fresh += 1;
+            }
         }
     }
 }

@@ -119,7 +119,7 @@ pub(crate) fn initial_status(pod: &mut Value) {
 }
 
 /// The DefaultTolerationSeconds plugin.
-fn add_tolerations(pod: &mut Value) {
+pub(crate) fn add_tolerations(pod: &mut Value) {
     let mut tolerations = list(pod, &["spec", "tolerations"]).to_vec();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let tolerated = tolerations.iter().any(|t| {
@@ -215,7 +215,7 @@ pub(crate) fn validate(pod: &Value, findings: &mut Vec<FieldError>) {
     }
     let policy = &pod["spec"]["restartPolicy"];
     if !matches!(policy.as_str(), Some("Always" | "OnFailure" | "Never")) {
-        let allowed = ["Always", "Never", "OnFailure"].map(str::to_owned);
+        let allowed = ["Always", "OnFailure", "Never"].map(str::to_owned);
         findings.push(FieldError::not_supported("spec.restartPolicy", policy, &allowed));
     }
     if !list(pod, &["spec", "schedulingGates"]).is_empty() && !text(pod, &["spec", "nodeName"]).is_empty() {

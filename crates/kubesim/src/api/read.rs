@@ -41,6 +41,16 @@ pub(crate) fn shape(object: &Value, resource: &Resource, form: Form) -> Value {
     shaped
 }
 
+/// An object as an item of a list: built-in kinds leave out what the list's kind says.
+pub(crate) fn list_item(object: &Value, resource: &Resource, form: Form) -> Value {
+    let mut item = shape(object, resource, form);
+    if form == Form::Full && resource.custom.is_none() {
+        super::json::remove(&mut item, &["apiVersion"]);
+        super::json::remove(&mut item, &["kind"]);
+    }
+    item
+}
+
 /// Whether a stored object can be answered as it is.
 pub(crate) fn is_native(object: &Value, resource: &Resource, form: Form) -> bool {
     form == Form::Full && at(object, &["apiVersion"]).and_then(Value::as_str) == Some(&resource.api_version())
@@ -105,7 +115,7 @@ impl State {
                     more += 1;
                     continue;
                 }
-                items.push(shape(object, resource, form));
+                items.push(list_item(object, resource, form));
                 last = Some(key.clone());
             }
         }

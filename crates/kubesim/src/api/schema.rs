@@ -343,6 +343,14 @@ impl Schema {
         }
     }
 
+    /// Whether this schema or one inside it has CEL rules.
+    pub fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
+            || self.properties.values().any(Self::has_rules)
+            || self.additional.as_deref().is_some_and(Self::has_rules)
+            || self.items.as_deref().is_some_and(Self::has_rules)
+    }
+
     /// The old item with the same map keys; only map lists correlate.
     fn counterpart<'a>(&self, old: &'a Value, item: &Value) -> Option<&'a Value> {
         if self.list_type != "map" {
@@ -390,7 +398,7 @@ impl Rule {
             Some("FieldValueForbidden") => FieldError::forbidden(field, &detail),
             Some("FieldValueRequired") => FieldError::required(field, &detail),
             Some("FieldValueDuplicate") => FieldError::duplicate(field, &kind),
-            _ => FieldError::invalid(field, &kind, &detail),
+            _ => FieldError::invalid_unshown(field, &detail),
         });
     }
 

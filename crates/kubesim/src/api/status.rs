@@ -68,6 +68,23 @@ impl FieldError {
         Self::new(field, "FieldValueTooMany", format!("Too many: {count}: must have at most {max} items"))
     }
 
+    /// Whether CEL rules are left out once this was found.
+    pub fn blocks_rules(&self) -> bool {
+        matches!(
+            self.reason,
+            "FieldValueRequired"
+                | "FieldValueTypeInvalid"
+                | "FieldValueNotSupported"
+                | "FieldValueTooLong"
+                | "FieldValueTooMany"
+        )
+    }
+
+    /// An invalid value that is not shown: what CEL rules report.
+    pub fn invalid_unshown(field: impl Into<String>, detail: &str) -> Self {
+        Self::new(field, "FieldValueInvalid", format!("Invalid value: {detail}"))
+    }
+
     fn text(&self) -> String {
         format!("{}: {}", self.field, self.message)
     }

@@ -44,7 +44,8 @@ impl State {
         let namespace = call.info.namespace.clone();
         check_namespace(&object, &namespace)?;
         if !text(&object, &["metadata", "resourceVersion"]).is_empty() {
-            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+            // The real server answers 500 without a reason.
+            return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         self.name_object(&mut object);
         self.fill_new(&mut object, resource, &namespace);
@@ -188,9 +189,13 @@ impl State {
         let mut new = (*old).clone();
         let keys: &dyn ListKeys = resource.custom.as_deref().map_or(&BuiltInKeys, |s| s);
         apply_patch(&mut new, &body, &call.content_type, &call.info.name, keys)?;
-        if text(&new, &["metadata", "name"]) != call.info.name {
-            let field = FieldError::invalid("metadata.name", &new["metadata"]["name"], "field is immutable");
-            return Err(ApiError::invalid(&resource.group, &resource.kind, &call.info.name, &[field]));
+        let named = text(&new, &["metadata", "name"]);
+        if named != call.info.name {
+            let why = format!(
+                "the name of the object ({named}) does not match the name on the URL ({})",
+                call.info.name
+            );
+            return Err(ApiError::bad_request(why));
         }
         metadata::check_identity(resource, &old, &new, false)?;
         self.replace(call, resource, &old, new)
@@ -352,8 +357,12 @@ fn prepare_update(call: &Call, resource: &Resource, old: &Value, new: &mut Value
 fn validate_body(resource: &Resource, new: &Value, old: Option<&Value>, findings: &mut Vec<FieldError>) {
     if let Some(schema) = &resource.custom {
         schema.validate(new, "", findings);
-        if findings.is_empty() {
+        if !findings.iter().any(FieldError::blocks_rules) {
             schema.check_rules(new, old, "", findings);
+        } else if schema.has_rules() {
+            let detail = "some validation rules were not checked because the object was invalid; \
+                          correct the existing errors to complete validation";
+            findings.push(FieldError::invalid("<nil>", &Value::Null, detail));
         }
     }
 }
@@ -379,12 +388,12 @@ fn apply_patch(
 ) -> Result<(), ApiError> {
     match content_type {
         JSON_PATCH => patch::json_patch(target, body).map_err(|why| {
-            let _ = name;
-            ApiError::new(
-                422,
-                "Invalid",
-                format!("the server rejected our request due to an error in our request: {why}"),
-            )
+            // The real server keeps the cause to itself too.
+            tracing::debug!(name, why, "JSON patch refused");
+            let message = "the server rejected our request due to an error in our request";
+            let mut error = ApiError::new(422, "Invalid", message);
+            error.details = Some(json!({}));
+            error
         })?,
         MERGE_PATCH => patch::merge(target, body),
         _ => patch::strategic(target, body, keys),
@@ -418,18 +427,21 @@ fn check_kind(object: &Value, resource: &Resource) -> Result<(), ApiError> {
     if fits {
         return Ok(());
     }
-    let message = if resource.custom.is_some() {
-        format!(
-            "the object provided is unrecognized (must be of type {}): apiVersion {version:?}, kind {kind:?}",
-            resource.kind
-        )
-    } else {
-        format!(
-            "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for version \
+    if resource.custom.is_some() {
+        let name = text(object, &["metadata", "name"]);
+        let field = if kind == resource.kind || kind.is_empty() {
+            let detail = format!("must be {}", resource.api_version());
+            FieldError::invalid("apiVersion", &json!(version), &detail)
+        } else {
+            FieldError::invalid("kind", &json!(kind), &format!("must be {}", resource.kind))
+        };
+        return Err(ApiError::invalid(&resource.group, kind, name, &[field]));
+    }
+    let message = format!(
+        "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for version \
              {version:?} at this path",
-            resource.kind
-        )
-    };
+        resource.kind
+    );
     Err(ApiError::bad_request(message))
 }
 

@@ -63,7 +63,7 @@ async fn the_old_epoch_is_refused_from_the_first_request_after_the_lease_changed
     let (server, client) = server();
     let leader = server.client("leader");
     fence(&client).await;
-    let refused = send(&leader, "POST", PODS, &of_epoch("a", 3)).await.expect(403);
+    let refused = send(&leader, "POST", PODS, &of_epoch("a", 3)).await.expect(422);
     assert_eq!(
         refused.message(),
         "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'fence' with binding 'fence' denied request: \

@@ -99,7 +99,7 @@ async fn the_schema_and_its_rules_refuse_what_does_not_fit() {
             "spec.name: Invalid value: \"A\": spec.name in body should match '^[a-z]+$'",
         ),
         (json!({"size": 1, "name": "abcdef"}), "spec.name: Too long: may not be more than 5 bytes"),
-        (json!({"size": 9}), "spec: Invalid value: \"object\": size must not exceed max"),
+        (json!({"size": 9}), "spec: Invalid value: size must not exceed max"),
     ];
     for (spec, message) in cases {
         let reply = send(&client, "POST", WIDGETS, &widget("a", &spec)).await;

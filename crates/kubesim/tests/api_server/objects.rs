@@ -129,7 +129,7 @@ async fn patches_merge_as_their_kind_says() {
     let merged = send(&client, "PATCH:strategic", &path, &ready("False")).await.expect(200);
     assert_eq!(merged.body["status"]["conditions"].as_array().unwrap().len(), 2);
     let merged = send(&client, "PATCH:strategic", &path, &ready("True")).await.expect(200);
-    assert_eq!(merged.body["status"]["conditions"][1]["status"], "True");
+    assert_eq!(merged.body["status"]["conditions"][0]["status"], "True");
     let gone = json!({"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}});
     let left = send(&client, "PATCH:strategic", &path, &gone).await.expect(200);
     assert_eq!(left.body["status"]["conditions"].as_array().unwrap().len(), 1);
@@ -143,7 +143,7 @@ async fn patches_merge_as_their_kind_says() {
     assert_eq!(labelled.body["metadata"]["labels"]["x/y"], "z");
     let failing = json!([{"op": "test", "path": "/metadata/labels/app", "value": "b"}]);
     let refused = send(&client, "PATCH:json", &format!("{PODS}/a"), &failing).await.expect(422);
-    assert!(refused.message().contains("test failed"), "{}", refused.message());
+    assert_eq!(refused.message(), "the server rejected our request due to an error in our request");
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,6 +23,7 @@ impl Reply {
         self.text("/message")
     }
 
+    #[allow(dead_code, reason = "shared by test binaries of which not all use it")]
     /// Panics, showing the body, unless the code is as expected.
     #[track_caller]
     pub fn expect(self, code: u16) -> Self {
