@@ -197,8 +197,9 @@ mod tests {
     use serde_json::{Value, json};
 
     fn pod(spec: Value) -> PodView {
-        PodView::new(serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).expect("a pod"))
-            .expect("valid quantities")
+        let mut pod = json!({"metadata": {"name": "p"}});
+        pod["spec"] = spec;
+        PodView::new(serde_json::from_value(pod).expect("a pod")).expect("valid quantities")
     }
 
     fn node() -> NodeFacts {
@@ -247,7 +248,7 @@ mod tests {
         );
     }
 
-    fn affinity(terms: Value) -> PodView {
+    fn affinity(terms: &Value) -> PodView {
         pod(json!({"containers": [], "affinity": {"nodeAffinity":
             {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}))
     }
@@ -269,7 +270,7 @@ mod tests {
             (json!([{}]), false),
             (json!([{}, {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]), true),
         ] {
-            assert_eq!(node_matches(&affinity(terms.clone()), &node()), expected, "{terms}");
+            assert_eq!(node_matches(&affinity(&terms), &node()), expected, "{terms}");
         }
         let selector = pod(json!({"containers": [], "nodeSelector": {"zone": "b"}}));
         assert_eq!(

@@ -349,9 +349,10 @@ impl Fleet {
     /// Renews the Lease or writes the status, and sets the timer of the next time.
     fn heartbeat(&mut self, node: &str, lease: bool, now: Timestamp) {
         let Some(slot) = self.nodes.get(node) else { return };
-        let (interval, timer) = match lease {
-            true => (self.options.lease_interval, Timer::Lease(node.to_owned())),
-            false => (self.options.status_interval, Timer::Status(node.to_owned())),
+        let (interval, timer) = if lease {
+            (self.options.lease_interval, Timer::Lease(node.to_owned()))
+        } else {
+            (self.options.status_interval, Timer::Status(node.to_owned()))
         };
         if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
             self.timers.insert((after(now, interval), timer));
@@ -362,9 +363,10 @@ impl Fleet {
         let body = if lease { slot.report.lease(now) } else { slot.report.status(now) };
         let (client, name) = (self.client.clone(), node.to_owned());
         self.tasks.spawn(async move {
-            let result = match lease {
-                true => writes::renew_lease(&client, &name, &body).await,
-                false => writes::node_status(&client, &name, &body).await,
+            let result = if lease {
+                writes::renew_lease(&client, &name, &body).await
+            } else {
+                writes::node_status(&client, &name, &body).await
             };
             if let Err(error) = result {
                 tracing::debug!(node = name, %error, "a heartbeat failed; the next one is on time");

@@ -131,7 +131,7 @@ impl PodRecord {
                 Run { view, state: RunState::Waiting { until: now }, restarts, last: None, planned: None };
             match prior {
                 Some(p) if p.running_since.is_some() => {
-                    run.start(p.running_since.unwrap_or(now), &self.script)
+                    run.start(p.running_since.unwrap_or(now), &self.script);
                 }
                 Some(p) => {
                     if let Some(code) = p.exit_code {
@@ -300,7 +300,7 @@ impl PodRecord {
 
     /// Every main container has ended: the sidecars follow at once.
     fn end(&mut self, now: Timestamp) {
-        let last_exit = self.runs.iter().filter_map(|r| r.exit()).map(|e| e.at).max();
+        let last_exit = self.runs.iter().filter_map(Run::exit).map(|e| e.at).max();
         for run in &mut self.runs {
             if let RunState::Running { since, .. } = run.state {
                 run.state = RunState::Exited(Exit { started: since, at: now, code: 0 });
@@ -356,9 +356,10 @@ impl Run {
     fn start(&mut self, since: Timestamp, script: &Script) {
         let ready_at = after(since, script.ready_delay);
         self.state = RunState::Running { since, ready_at, ready: script.ready_delay.is_zero() };
-        self.planned = match self.view.sidecar {
-            true => None,
-            false => script.end_of_run(self.restarts).map(|(run, code)| (after(since, run), code)),
+        self.planned = if self.view.sidecar {
+            None
+        } else {
+            script.end_of_run(self.restarts).map(|(run, code)| (after(since, run), code))
         };
     }
 

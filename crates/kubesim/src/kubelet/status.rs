@@ -58,10 +58,9 @@ pub(crate) fn render(record: &PodRecord, host_ip: &str) -> Value {
 fn phase(record: &PodRecord) -> &'static str {
     let main = || record.runs.iter().filter(|run| !run.view.sidecar);
     match record.stage {
-        Stage::New => "Pending",
         Stage::Rejected(_) => "Failed",
         Stage::Active if main().all(Run::has_started) => "Running",
-        Stage::Active => "Pending",
+        Stage::New | Stage::Active => "Pending",
         Stage::Ended => {
             let all_succeeded =
                 main().count() > 0 && main().all(|run| run.exit().is_some_and(|e| e.code == 0));

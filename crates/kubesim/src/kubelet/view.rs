@@ -237,8 +237,9 @@ mod tests {
     use serde_json::json;
 
     fn view(spec: serde_json::Value) -> PodView {
-        let pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).expect("a pod");
-        PodView::new(pod).expect("valid quantities")
+        let mut pod = json!({"metadata": {"name": "p"}});
+        pod["spec"] = spec;
+        PodView::new(serde_json::from_value(pod).expect("a pod")).expect("valid quantities")
     }
 
     #[test]

@@ -109,11 +109,11 @@ impl State {
                 () = token.cancelled() => return,
                 Some(event) = services.next() => {
                     let touched = self.services.apply(event, |s, _| ServiceSeen::new(s));
-                    touched.into_iter().for_each(|(key, old)| self.service_changed(key, old));
+                    for (key, old) in touched { self.service_changed(key, old.as_ref()); }
                 }
                 Some(event) = pods.next() => {
                     let touched = self.pods.apply(event, |p, _| Some(PodSeen::new(p)));
-                    touched.into_iter().for_each(|(key, old)| self.pod_changed(&key, old));
+                    for (key, old) in touched { self.pod_changed(&key, old.as_ref()); }
                 }
                 () = tokio::time::sleep_until(at), if flush_at.is_some() => {
                     flush_at = None;
@@ -123,12 +123,12 @@ impl State {
         }
     }
 
-    fn service_changed(&mut self, key: Key, old: Option<ServiceSeen>) {
+    fn service_changed(&mut self, key: Key, old: Option<&ServiceSeen>) {
         let new = self.services.get(&key);
-        if new == old.as_ref() {
+        if new == old {
             return;
         }
-        for (service, add) in [(old.as_ref(), false), (new, true)] {
+        for (service, add) in [(old, false), (new, true)] {
             let pair = service.and_then(|s| s.selector.first_key_value());
             let Some((name, value)) = pair else { continue };
             let entry = self.by_selector.entry((key.0.clone(), name.clone(), value.clone())).or_default();
@@ -142,12 +142,12 @@ impl State {
         self.dirty.insert(key);
     }
 
-    fn pod_changed(&mut self, key: &Key, old: Option<PodSeen>) {
+    fn pod_changed(&mut self, key: &Key, old: Option<&PodSeen>) {
         let new = self.pods.get(key);
-        if new == old.as_ref() {
+        if new == old {
             return;
         }
-        for (pod, add) in [(old.as_ref(), false), (new, true)] {
+        for (pod, add) in [(old, false), (new, true)] {
             for (name, value) in pod.iter().flat_map(|p| &p.labels) {
                 let label = (key.0.clone(), name.clone(), value.clone());
                 let services = self.by_selector.get(&label).into_iter().flatten();
