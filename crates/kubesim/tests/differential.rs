@@ -181,7 +181,7 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
         Value::Null => {}
         Value::Object(map) => map.iter().for_each(|(k, v)| flatten(&format!("{path}/{k}"), v, into)),
         Value::Array(items) => {
-            items.iter().enumerate().for_each(|(i, v)| flatten(&format!("{path}/{i}"), v, into))
+            items.iter().enumerate().for_each(|(i, v)| flatten(&format!("{path}/{i}"), v, into));
         }
         leaf => {
             into.insert(path.to_owned(), leaf.clone());

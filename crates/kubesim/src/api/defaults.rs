@@ -48,7 +48,7 @@ pub(crate) fn on_create(object: &mut Value, resource: &Resource) {
             set(object, &["status"], json!({"phase": "Active"}));
         }
         "persistentvolumeclaims" | "persistentvolumes" => {
-            set(object, &["status"], json!({"phase": "Pending"}))
+            set(object, &["status"], json!({"phase": "Pending"}));
         }
         "services" => set(object, &["status"], json!({"loadBalancer": {}})),
         "nodes" => {
@@ -59,7 +59,7 @@ pub(crate) fn on_create(object: &mut Value, resource: &Resource) {
             }
         }
         "resourcequotas" | "validatingadmissionpolicies.admissionregistration.k8s.io" => {
-            set(object, &["status"], json!({}))
+            set(object, &["status"], json!({}));
         }
         _ => {}
     }
@@ -101,7 +101,7 @@ fn common(object: &mut Value, resource: &Resource) {
         }
         "nodes" => set_default(object, &["spec"], json!({})),
         "priorityclasses.scheduling.k8s.io" => {
-            set_default(object, &["preemptionPolicy"], "PreemptLowerPriority")
+            set_default(object, &["preemptionPolicy"], "PreemptLowerPriority");
         }
         "validatingadmissionpolicies.admissionregistration.k8s.io" => policy(object),
         "customresourcedefinitions.apiextensions.k8s.io" => crd(object),
@@ -149,40 +149,38 @@ fn crd(object: &mut Value) {
     set_default(object, &["spec", "names", "singular"], kind.to_lowercase());
 }
 
-impl State {
-    /// Checks of built-in kinds that clients run into.
-    pub fn validate_built_in(&self, resource: &Resource, object: &Value, findings: &mut Vec<FieldError>) {
-        match resource.table.as_ref() {
-            "pods" => pods::validate(object, findings),
-            "leases.coordination.k8s.io" => {
-                for field in ["leaseDurationSeconds", "leaseTransitions"] {
-                    let value = &object["spec"][field];
-                    let positive = field == "leaseDurationSeconds";
-                    if value.as_i64().is_some_and(|n| n < i64::from(positive)) {
-                        let detail = if positive {
-                            "must be greater than 0"
-                        } else {
-                            "must be greater than or equal to 0"
-                        };
-                        findings.push(FieldError::invalid(format!("spec.{field}"), value, detail));
-                    }
+/// Checks of built-in kinds that clients run into.
+pub(crate) fn validate_built_in(resource: &Resource, object: &Value, findings: &mut Vec<FieldError>) {
+    match resource.table.as_ref() {
+        "pods" => pods::validate(object, findings),
+        "leases.coordination.k8s.io" => {
+            for field in ["leaseDurationSeconds", "leaseTransitions"] {
+                let value = &object["spec"][field];
+                let positive = field == "leaseDurationSeconds";
+                if value.as_i64().is_some_and(|n| n < i64::from(positive)) {
+                    let detail = if positive {
+                        "must be greater than 0"
+                    } else {
+                        "must be greater than or equal to 0"
+                    };
+                    findings.push(FieldError::invalid(format!("spec.{field}"), value, detail));
                 }
             }
-            "customresourcedefinitions.apiextensions.k8s.io" => {
-                let wanted = format!(
-                    "{}.{}",
-                    text(object, &["spec", "names", "plural"]),
-                    text(object, &["spec", "group"])
-                );
-                if text(object, &["metadata", "name"]) != wanted {
-                    let detail = "must be spec.names.plural+\".\"+spec.group".to_owned();
-                    findings.push(FieldError::invalid("metadata.name", &object["metadata"]["name"], &detail));
-                }
-                if list(object, &["spec", "versions"]).is_empty() {
-                    findings.push(FieldError::required("spec.versions", ""));
-                }
-            }
-            _ => {}
         }
+        "customresourcedefinitions.apiextensions.k8s.io" => {
+            let wanted = format!(
+                "{}.{}",
+                text(object, &["spec", "names", "plural"]),
+                text(object, &["spec", "group"])
+            );
+            if text(object, &["metadata", "name"]) != wanted {
+                let detail = "must be spec.names.plural+\".\"+spec.group".to_owned();
+                findings.push(FieldError::invalid("metadata.name", &object["metadata"]["name"], &detail));
+            }
+            if list(object, &["spec", "versions"]).is_empty() {
+                findings.push(FieldError::required("spec.versions", ""));
+            }
+        }
+        _ => {}
     }
 }

@@ -112,20 +112,9 @@ impl State {
         let body = match deletion {
             Deletion::Marked(object) => shape(&object, resource, call.form()),
             Deletion::Removed(object) if resource.returns_deleted() => shape(&object, resource, call.form()),
-            Deletion::Removed(object) => success(self.removed_details(resource, &object)),
+            Deletion::Removed(object) => success(removed_details(resource, &object)),
         };
         Ok(Answer::Json(200, body))
-    }
-
-    fn removed_details(&self, resource: &Resource, object: &Value) -> Value {
-        let mut details = json!({
-            "name": text(object, &["metadata", "name"]),
-            "kind": resource.plural, "uid": text(object, &["metadata", "uid"]),
-        });
-        if !resource.group.is_empty() {
-            details["group"] = json!(resource.group);
-        }
-        details
     }
 
     pub fn delete_collection(&mut self, call: &Call, resource: &Arc<Resource>) -> Result<Answer, ApiError> {
@@ -246,4 +235,15 @@ impl DeleteOptions {
     pub fn uid_fits(&self, object: &Value) -> bool {
         self.uid.is_empty() || self.uid == text(object, &["metadata", "uid"])
     }
+}
+
+fn removed_details(resource: &Resource, object: &Value) -> Value {
+    let mut details = json!({
+        "name": text(object, &["metadata", "name"]),
+        "kind": resource.plural, "uid": text(object, &["metadata", "uid"]),
+    });
+    if !resource.group.is_empty() {
+        details["group"] = json!(resource.group);
+    }
+    details
 }

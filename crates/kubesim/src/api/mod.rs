@@ -37,5 +37,5 @@ mod watch;
 mod write;
 
 pub use request::RequestInfo;
-pub use server::{ApiServer, Fault, Options, RequestCount, RequestKey};
+pub use server::{ApiServer, Fault, FaultHook, Options, RequestCount, RequestKey};
 pub use status::ApiError;

@@ -204,8 +204,11 @@ fn strategic_field(
                 live.remove(i);
             }
             (Some("delete"), None) => {}
-            (_, Some(i)) if item.is_object() => strategic_at(&mut live[i], item, keys, path),
-            (_, Some(_)) => {}
+            (_, Some(i)) => {
+                if item.is_object() {
+                    strategic_at(&mut live[i], item, keys, path);
+                }
+            }
             (_, None) => {
                 live.insert(fresh.min(live.len()), item.clone());
                 fresh += 1;
@@ -329,9 +332,8 @@ impl ListKeys for BuiltInKeys {
         let parent = parents.last().map_or("", String::as_str);
         let key: &[&str] = match (last.as_str(), parent) {
             ("finalizers", "metadata" | "spec") => &[],
-            ("conditions", _) => &["type"],
+            ("conditions", _) | ("addresses", "status") => &["type"],
             ("ownerReferences", _) => &["uid"],
-            ("addresses", "status") => &["type"],
             ("ports", "containers" | "initContainers") => &["containerPort"],
             ("ports", "spec") => &["port"],
             ("volumeMounts", _) => &["mountPath"],

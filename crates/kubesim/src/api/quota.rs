@@ -149,42 +149,10 @@ impl State {
             if delta.is_empty() {
                 continue;
             }
-            self.check_hard(resource, new, quota, hard, &delta)?;
+            check_hard(resource, new, quota, hard, &delta)?;
             charge.0.push((Place { table: "resourcequotas".into(), key: key.clone() }, delta));
         }
         Ok(charge)
-    }
-
-    fn check_hard(
-        &self,
-        resource: &Resource,
-        new: &Value,
-        quota: &Value,
-        hard: &serde_json::Map<String, Value>,
-        delta: &Usage,
-    ) -> Result<(), ApiError> {
-        let (mut requested, mut used, mut limited) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, amount) in delta.iter().filter(|(_, amount)| **amount > 0) {
-            let limit = hard.get(name).and_then(quantity_of).unwrap_or(0);
-            let now = at(quota, &["status", "used", name]).and_then(quantity_of).unwrap_or(0);
-            if now + amount > limit {
-                requested.push((name.clone(), *amount));
-                used.push((name.clone(), now));
-                limited.push((name.clone(), limit));
-            }
-        }
-        if requested.is_empty() {
-            return Ok(());
-        }
-        let why = format!(
-            "exceeded quota: {}, requested: {}, used: {}, limited: {}",
-            text(quota, &["metadata", "name"]),
-            show(&requested, hard),
-            show(&used, hard),
-            show(&limited, hard)
-        );
-        let name = text(new, &["metadata", "name"]);
-        Err(ApiError::forbidden(&resource.group, &resource.plural, name, &why))
     }
 
     /// Adds a write's usage to `status.used`.
@@ -255,4 +223,35 @@ fn must_specify(
     }
     let why = format!("failed quota: {quota}: must specify {}", gaps.join("; "));
     Err(ApiError::forbidden(&resource.group, &resource.plural, text(pod, &["metadata", "name"]), &why))
+}
+
+fn check_hard(
+    resource: &Resource,
+    new: &Value,
+    quota: &Value,
+    hard: &serde_json::Map<String, Value>,
+    delta: &Usage,
+) -> Result<(), ApiError> {
+    let (mut requested, mut used, mut limited) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, amount) in delta.iter().filter(|(_, amount)| **amount > 0) {
+        let limit = hard.get(name).and_then(quantity_of).unwrap_or(0);
+        let now = at(quota, &["status", "used", name]).and_then(quantity_of).unwrap_or(0);
+        if now + amount > limit {
+            requested.push((name.clone(), *amount));
+            used.push((name.clone(), now));
+            limited.push((name.clone(), limit));
+        }
+    }
+    if requested.is_empty() {
+        return Ok(());
+    }
+    let why = format!(
+        "exceeded quota: {}, requested: {}, used: {}, limited: {}",
+        text(quota, &["metadata", "name"]),
+        show(&requested, hard),
+        show(&used, hard),
+        show(&limited, hard)
+    );
+    let name = text(new, &["metadata", "name"]);
+    Err(ApiError::forbidden(&resource.group, &resource.plural, name, &why))
 }

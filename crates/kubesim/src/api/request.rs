@@ -90,7 +90,8 @@ impl Call {
             ..RequestInfo::default()
         };
         split_path(&mut info);
-        info.verb = verb_of(&parts.method, &info).to_owned();
+        let verb = verb_of(&parts.method, &info);
+        verb.clone_into(&mut info.verb);
         Self {
             info,
             content_type: text(header::CONTENT_TYPE).split(';').next().unwrap_or("").trim().to_owned(),

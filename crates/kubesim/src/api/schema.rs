@@ -114,7 +114,9 @@ impl Schema {
             }
             Value::Array(items) => {
                 if let Some(schema) = &self.items {
-                    items.iter_mut().for_each(|i| schema.apply_defaults(i));
+                    for item in items {
+                        schema.apply_defaults(item);
+                    }
                 }
             }
             _ => {}
@@ -142,7 +144,9 @@ impl Schema {
             }
             Value::Array(items) => {
                 if let Some(schema) = &self.items {
-                    items.iter_mut().for_each(|i| schema.prune(i));
+                    for item in items {
+                        schema.prune(item);
+                    }
                 }
             }
             _ => {}

@@ -27,7 +27,8 @@ use crate::clock::Clock;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type AnswerBody = StreamBody<BoxStream<'static, Result<Frame<Bytes>, BoxError>>>;
-type FaultHook = Box<dyn Fn(&RequestInfo) -> Option<Fault> + Send + Sync>;
+/// Decides, before each request, whether and how it breaks.
+pub type FaultHook = Box<dyn Fn(&RequestInfo) -> Option<Fault> + Send + Sync>;
 
 /// Settings of a server.
 #[derive(Debug, Clone)]
@@ -184,7 +185,7 @@ impl ApiServer {
     }
 
     /// Sets the hook that may break requests; it runs before each of them.
-    pub fn set_fault(&self, hook: Box<dyn Fn(&RequestInfo) -> Option<Fault> + Send + Sync>) {
+    pub fn set_fault(&self, hook: FaultHook) {
         *self.fault_slot() = Some(Arc::new(hook));
     }
 

@@ -58,7 +58,7 @@ impl State {
         let mut findings = Vec::new();
         metadata::validate(resource, &object, &mut findings);
         validate_body(resource, &object, None, &mut findings);
-        self.validate_built_in(resource, &object, &mut findings);
+        defaults::validate_built_in(resource, &object, &mut findings);
         if !findings.is_empty() {
             return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &findings));
         }
@@ -280,7 +280,7 @@ impl State {
         if resource.is_pod() && call.info.subresource.is_empty() {
             pods::validate_update(old, &new, &mut findings);
         }
-        self.validate_built_in(resource, &new, &mut findings);
+        defaults::validate_built_in(resource, &new, &mut findings);
         if !findings.is_empty() {
             return Err(ApiError::invalid(&resource.group, &resource.kind, name, &findings));
         }
