@@ -98,7 +98,7 @@ const CATALOGUE: &[Row] = &[
     },
     Row {
         name: "gh200",
-        products: &["NVIDIA-GH200*"],
+        products: &["NVIDIA-GH200-480GB"],
         memory: "96Gi",
         compute_units: 132,
         gpus_per_node: 1,
@@ -188,7 +188,7 @@ const CATALOGUE: &[Row] = &[
     },
     Row {
         name: "v100",
-        products: &["NVIDIA-V100*", "Tesla-V100*"],
+        products: &["Tesla-V100-SXM2-32GB*", "Tesla-V100-SXM3-32GB*", "Tesla-V100-PCIE-32GB"],
         memory: "32Gi",
         compute_units: 80,
         gpus_per_node: 8,
