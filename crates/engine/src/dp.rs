@@ -273,7 +273,7 @@ impl<'a> Search<'a> {
     /// Whether a leaf domain whose nodes are not looked at holds it all on one node.
     fn on_one_node(&self, top: usize, units: &[u32]) -> bool {
         self.is_whole_leaf(top)
-            && nodes::by_room(self.problem, self.forest.parts[top].domain)
+            && nodes::by_room(self.problem, self.forest.parts[top].domain, nodes::chunk(self.problem))
                 .first()
                 .is_some_and(|(room, _)| *room >= u64::from(units[0]) * u64::from(self.spec.roles[0].pods))
     }
@@ -359,10 +359,10 @@ impl<'a> Search<'a> {
         let mut table = Table::of(vec![self.leaf_extent(index)]);
         let charge = self.packing.domain[self.leaf_depth + 1];
         let size = u64::from(self.sizes[0][self.leaf_depth + 1][0]);
-        let rooms = if charge == 0 || nodes::one_block_each(self.problem) {
+        let rooms = if charge == 0 || nodes::one_block_each(self.problem, nodes::chunk(self.problem)) {
             Vec::new()
         } else {
-            nodes::by_room(self.problem, self.forest.parts[index].domain)
+            nodes::by_room(self.problem, self.forest.parts[index].domain, nodes::chunk(self.problem))
         };
         let (mut used, mut held) = (0_u128, 0);
         for entry in 0..table.costs.len() {

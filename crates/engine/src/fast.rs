@@ -28,6 +28,8 @@ const TABLE_STEPS: u64 = 400_000;
 pub struct Picked {
     /// Leaf domains in the order of the tree, with pods.
     pub leaves: Vec<(DomainId, u64)>,
+    /// Pods of a block that shares a node.
+    pub chunk: u64,
     /// Whether no placement is better by units, broken blocks, span and domains.
     pub proven: bool,
 }
@@ -55,6 +57,11 @@ impl Counts<'_> {
     /// Pods of the blocks that leaf domains are filled with.
     fn unit(&self) -> u64 {
         self.sizes[self.outer_leaf]
+    }
+
+    /// Pods of a block that shares a node.
+    fn chunk(&self) -> u64 {
+        self.sizes[self.leaf + 1]
     }
 
     /// Such blocks in a leaf domain.
@@ -111,7 +118,7 @@ pub fn place(problem: &Problem<'_>, strict: bool) -> Option<Picked> {
                 if leaves.len() > 1 {
                     leaves.sort_by_cached_key(|(leaf, _)| path(tree, *leaf));
                 }
-                return Some(Picked { leaves, proven });
+                return Some(Picked { leaves, chunk: counts.chunk(), proven });
             }
             Outcome::Elsewhere => {}
             Outcome::TooHard => return None,
@@ -145,7 +152,7 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
     let index = &counts.problem.cluster.index;
     let spec = &counts.problem.on.spec;
     let shape = counts.problem.on.ids[0].shape;
-    let single = nodes::one_block_each(counts.problem);
+    let single = nodes::one_block_each(counts.problem, counts.chunk());
     let spares = u64::from(spec.roles[0].spares);
     let mut best: Option<(Suits, DomainId)> = None;
     let mut seen = 0;
@@ -155,7 +162,7 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
                 continue;
             }
             let count = counts.count(domain);
-            let used = if single { 0 } else { nodes::fewest(counts.problem, domain, pods) };
+            let used = if single { 0 } else { nodes::fewest(counts.problem, domain, pods, counts.chunk()) };
             let left = count - pods;
             let lost = potential(count) - potential(left);
             let untouched = count == u64::from(index.count(shape, domain, true));
@@ -220,7 +227,7 @@ fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
         }
     }
     let Some((_, leaves)) = best else { return Outcome::Elsewhere };
-    let proven = all_proven && nodes::one_block_each(counts.problem);
+    let proven = all_proven && nodes::one_block_each(counts.problem, counts.chunk());
     Outcome::Found(leaves.into_iter().map(|(leaf, blocks)| (leaf, blocks * counts.unit())).collect(), proven)
 }
 
@@ -275,19 +282,17 @@ fn fill(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Optio
     }
 }
 
+/// Blocks with the leaf domain that holds them.
+type Bins = Vec<(u64, DomainId)>;
+
 /// Leaf domains inside a domain with their blocks, most first.
-fn leaf_bins(counts: &Counts<'_>, domain: DomainId, depth: usize) -> Vec<(u64, DomainId)> {
+fn leaf_bins(counts: &Counts<'_>, domain: DomainId, depth: usize) -> Bins {
     let mut leaves = Vec::new();
     counts.inside(domain, depth, counts.leaf, &mut leaves);
     let mut bins: Vec<(u64, DomainId)> =
         leaves.into_iter().map(|leaf| (counts.bin(leaf), leaf)).filter(|(slots, _)| *slots > 0).collect();
     bins.sort_unstable_by_key(|(slots, leaf)| (Reverse(*slots), *leaf));
     bins
-}
-
-/// A middle domain with its leaves.
-struct Middle {
-    bins: Vec<(u64, DomainId)>,
 }
 
 /// The fewest leaves, in few middle domains. For any threshold θ, the k leaves of a plan in b middle domains hold at
@@ -303,79 +308,97 @@ fn rank(
 ) -> Filled {
     let mut ids = Vec::new();
     counts.inside(domain, depth, middle, &mut ids);
-    let middles: Vec<Middle> =
-        ids.into_iter().map(|id| Middle { bins: leaf_bins(counts, id, middle) }).collect();
-    let (fewest, smallest) = largest_first(&middles, blocks);
+    let middles: Vec<Vec<u32>> = ids.iter().map(|id| histogram(counts, *id, middle)).collect();
+    let mut all = Vec::new();
+    middles.iter().for_each(|middle| add(&mut all, middle));
+    let (fewest, smallest) = largest_first(&all, blocks);
     let mut bound = 1;
     let mut best: Option<Vec<usize>> = None;
     for threshold in [smallest.saturating_sub(1), smallest] {
-        let mut ranked: Vec<(u64, usize)> = middles
-            .iter()
-            .enumerate()
-            .map(|(i, m)| (m.bins.iter().map(|(slots, _)| slots.saturating_sub(threshold)).sum(), i))
-            .collect();
-        ranked.sort_unstable_by_key(|(worth, i)| (Reverse(*worth), *i));
+        let worth = |middle: &Vec<u32>| -> u64 {
+            let above = middle.iter().enumerate().skip(threshold as usize + 1);
+            above.map(|(slots, count)| (slots as u64 - threshold) * u64::from(*count)).sum()
+        };
+        let mut ranked: Vec<(Reverse<u64>, usize)> =
+            middles.iter().enumerate().map(|(i, middle)| (Reverse(worth(middle)), i)).collect();
+        ranked.sort_unstable();
         let mut sum = fewest * threshold;
-        let mut least = ranked.len();
-        for (b, (worth, _)) in ranked.iter().enumerate() {
+        let reaches = |(Reverse(worth), _): &(Reverse<u64>, usize)| {
             sum += worth;
-            if sum >= blocks {
-                least = b + 1;
-                break;
-            }
-        }
-        bound = bound.max(least as u64);
+            sum >= blocks
+        };
+        let least = ranked.iter().position(reaches).map_or(ranked.len(), |at| at + 1);
+        bound = bound.max(least);
         let chosen = first_that_hold(&middles, &ranked, least, fewest, blocks);
         if best.as_ref().is_none_or(|known| chosen.len() < known.len()) {
             best = Some(chosen);
         }
     }
     let chosen = best.unwrap_or_default();
-    let mut bins: Vec<(u64, DomainId)> =
-        chosen.iter().flat_map(|i| middles[*i].bins.iter().copied()).collect();
+    let mut bins: Bins = chosen.iter().flat_map(|i| leaf_bins(counts, ids[*i], middle)).collect();
     bins.sort_unstable_by_key(|(slots, leaf)| (Reverse(*slots), *leaf));
     let leaves = nodes::tightest(&bins, blocks);
-    let proven = only && leaves.len() as u64 == fewest && chosen.len() as u64 == bound;
+    let proven = only && leaves.len() as u64 == fewest && chosen.len() == bound;
     Filled { leaves, proven }
+}
+
+/// How many leaf domains of each number of blocks lie inside a domain.
+fn histogram(counts: &Counts<'_>, domain: DomainId, depth: usize) -> Vec<u32> {
+    let mut leaves = Vec::new();
+    counts.inside(domain, depth, counts.leaf, &mut leaves);
+    let mut all: Vec<u32> = Vec::new();
+    for leaf in leaves {
+        let slots = counts.bin(leaf) as usize;
+        if slots >= all.len() {
+            all.resize(slots + 1, 0);
+        }
+        all[slots] += 1;
+    }
+    all
+}
+
+fn add(all: &mut Vec<u32>, more: &[u32]) {
+    if all.len() < more.len() {
+        all.resize(more.len(), 0);
+    }
+    for (sum, count) in all.iter_mut().zip(more) {
+        *sum += count;
+    }
 }
 
 /// The first middle domains of a ranking, at least `least`, whose leaves hold the blocks in `fewest` leaves.
 fn first_that_hold(
-    middles: &[Middle],
-    ranked: &[(u64, usize)],
+    middles: &[Vec<u32>],
+    ranked: &[(Reverse<u64>, usize)],
     least: usize,
     fewest: u64,
     blocks: u64,
 ) -> Vec<usize> {
-    let holds = |count: usize| {
-        let mut slots: Vec<u64> = ranked[..count]
-            .iter()
-            .flat_map(|(_, i)| middles[*i].bins.iter().map(|(slots, _)| *slots))
-            .collect();
-        slots.sort_unstable_by_key(|slots| Reverse(*slots));
-        slots.iter().take(fewest as usize).sum::<u64>() >= blocks
-    };
-    // Holding is monotone in the number taken.
-    let (mut low, mut high) = (least, ranked.len());
-    while low < high {
-        let half = low.midpoint(high);
-        if holds(half) { high = half } else { low = half + 1 }
-    }
-    ranked[..low.min(ranked.len())].iter().map(|(_, i)| *i).collect()
-}
-
-/// How many leaves hold the blocks, largest first, and the smallest of those.
-fn largest_first(middles: &[Middle], blocks: u64) -> (u64, u64) {
-    let mut slots: Vec<u64> = middles.iter().flat_map(|m| m.bins.iter().map(|(slots, _)| *slots)).collect();
-    slots.sort_unstable_by_key(|slots| Reverse(*slots));
-    let mut held = 0;
-    for (i, slots) in slots.iter().enumerate() {
-        held += slots;
-        if held >= blocks {
-            return (i as u64 + 1, *slots);
+    let mut taken: Vec<usize> = Vec::with_capacity(least);
+    let mut all = Vec::new();
+    for (_, i) in ranked {
+        taken.push(*i);
+        add(&mut all, &middles[*i]);
+        if taken.len() >= least && largest_first(&all, blocks).0 <= fewest {
+            break;
         }
     }
-    (slots.len() as u64, 0)
+    taken
+}
+
+/// How many leaves hold the blocks, largest first, and the smallest of those; more than there are if they do not.
+fn largest_first(histogram: &[u32], blocks: u64) -> (u64, u64) {
+    let (mut rest, mut used) = (blocks, 0);
+    for (slots, count) in histogram.iter().enumerate().skip(1).rev() {
+        let slots = slots as u64;
+        let needed = rest.div_ceil(slots);
+        if needed <= u64::from(*count) {
+            return (used + needed, slots);
+        }
+        used += u64::from(*count);
+        rest -= slots * u64::from(*count);
+    }
+    (u64::MAX, 0)
 }
 
 /// Cost of what cannot be reached; twice it does not overflow.
@@ -387,11 +410,11 @@ fn table(counts: &Counts<'_>, domain: DomainId, depth: usize, middle: usize, nee
     counts.inside(domain, depth, middle, &mut ids);
     let want = (need * counts.sizes[depth] / counts.sizes[middle]) as usize;
     let inner = counts.sizes[middle] / counts.unit();
-    let middles: Vec<(Middle, usize)> = ids
+    let middles: Vec<(Bins, usize)> = ids
         .into_iter()
         .map(|id| (counts.slots(id, middle).min(want as u64) as usize, id))
         .filter(|(slots, _)| *slots > 0)
-        .map(|(slots, id)| (Middle { bins: leaf_bins(counts, id, middle) }, slots))
+        .map(|(slots, id)| (leaf_bins(counts, id, middle), slots))
         .collect();
     let steps: u64 = middles.iter().map(|(_, slots)| (*slots * want) as u64).sum();
     if steps > TABLE_STEPS {
@@ -401,7 +424,7 @@ fn table(counts: &Counts<'_>, domain: DomainId, depth: usize, middle: usize, nee
     costs[0] = 0;
     let mut choices: Vec<Vec<u16>> = Vec::with_capacity(middles.len());
     let mut reach = 0;
-    for (Middle { bins }, slots) in &middles {
+    for (bins, slots) in &middles {
         let own: Vec<u64> = (0..=*slots).map(|t| middle_cost(bins, t as u64 * inner)).collect();
         let mut choice = vec![0_u16; want + 1];
         reach = (reach + slots).min(want);
@@ -423,7 +446,7 @@ fn table(counts: &Counts<'_>, domain: DomainId, depth: usize, middle: usize, nee
     }
     let mut leaves = Vec::new();
     let mut rest = want;
-    for ((Middle { bins }, _), choice) in middles.iter().zip(&choices).rev() {
+    for ((bins, _), choice) in middles.iter().zip(&choices).rev() {
         let t = usize::from(choice[rest]);
         leaves.extend(nodes::tightest(bins, t as u64 * inner).into_iter().filter(|(_, blocks)| *blocks > 0));
         rest -= t;

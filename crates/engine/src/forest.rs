@@ -9,7 +9,7 @@
 
 use crate::{
     problem::Problem,
-    spec::RoleSpec,
+    spec::{RoleSpec, Seg},
     tree::{DomainId, Slot},
 };
 
@@ -95,16 +95,9 @@ impl Forest {
     }
 
     /// Blocks of each part, floors taken at every rule from the inside out: per part, how many blocks of the
-    /// outermost size closed so far. `fits` gives the pods of a part without children. Preferred rules count when
-    /// `strict`.
-    pub fn floors(
-        &self,
-        role: &RoleSpec,
-        leaf_depth: usize,
-        strict: bool,
-        fits: impl Fn(usize) -> u64,
-    ) -> Vec<u64> {
-        let sizes = block_sizes(role, leaf_depth, strict);
+    /// outermost size closed so far. `sizes` are block sizes by depth, `fits` gives the pods of a part without
+    /// children.
+    pub fn floors(&self, sizes: &[u64], fits: impl Fn(usize) -> u64) -> Vec<u64> {
         let mut blocks = vec![0; self.parts.len()];
         for (index, part) in self.parts.iter().enumerate() {
             let inner: u64 = if part.children.is_empty() {
@@ -112,7 +105,7 @@ impl Forest {
             } else {
                 part.children.iter().map(|child| blocks[*child]).sum()
             };
-            blocks[index] = inner / ratio(&sizes, part.depth);
+            blocks[index] = inner / ratio(sizes, part.depth);
         }
         blocks
     }
@@ -124,14 +117,19 @@ pub fn chunk(role: &RoleSpec, leaf_depth: usize) -> u64 {
 }
 
 /// Size of the blocks that are closed after each depth (index), from the root to the node; one more entry, 1, at the
-/// end for what comes before the node.
+/// end for what comes before the node. Preferred rules count when `strict`.
 pub fn block_sizes(role: &RoleSpec, leaf_depth: usize, strict: bool) -> Vec<u64> {
+    sizes_where(role, leaf_depth, |seg| strict || seg.required)
+}
+
+/// As [`block_sizes`], for the rules that `counts` accepts.
+pub fn sizes_where(role: &RoleSpec, leaf_depth: usize, counts: impl Fn(&Seg) -> bool) -> Vec<u64> {
     let mut sizes = vec![1_u64; leaf_depth + 3];
     for depth in (0..=leaf_depth + 1).rev() {
         sizes[depth] = role
             .segments
             .iter()
-            .filter(|seg| seg.depth >= depth && (strict || seg.required))
+            .filter(|seg| seg.depth >= depth && counts(seg))
             .map(|seg| u64::from(seg.pods))
             .max()
             .unwrap_or(1);

@@ -11,7 +11,9 @@ use crate::{
     dp::Best,
     forest::{self, Forest},
     problem::Problem,
+    search,
     spec::{Objective, RoleSpec, Spec},
+    trial::Trial,
 };
 
 /// How many domains are tried for a gang of several roles.
@@ -26,96 +28,6 @@ pub struct Short {
     pub fits: u32,
     /// Domains and orders tried.
     pub tried: u64,
-}
-
-/// A trial placement: what is taken of each node, so that it can be given back.
-struct Trial<'a> {
-    problem: &'a Problem<'a>,
-    forest: &'a Forest,
-    spec: &'a Spec,
-    /// Per role and part without children: pods placed.
-    pods: Vec<Vec<u32>>,
-}
-
-impl Trial<'_> {
-    /// How many pods of a role still fit a node.
-    fn fits(&self, role: usize, part: usize) -> u64 {
-        let most = self.forest.parts[part].fits[role];
-        let alone = self.pods.iter().all(|pods| pods[part] == 0);
-        if alone || most == 0 {
-            return most;
-        }
-        let slot = self.forest.parts[part].slot;
-        let Some(node) = slot.and_then(|slot| self.problem.cluster.node(slot)) else {
-            return most.saturating_sub(u64::from(self.pods[role][part]));
-        };
-        let used = |column: usize| -> i64 {
-            let of = |(other, pods): (&RoleSpec, &Vec<u32>)| {
-                let amount = other.request.iter().find(|(c, _)| *c == column).map_or(0, |(_, a)| *a);
-                amount * i64::from(pods[part])
-            };
-            self.spec.roles.iter().zip(&self.pods).map(of).sum()
-        };
-        let request = &self.spec.roles[role].request;
-        let left = request
-            .iter()
-            .filter(|(_, amount)| *amount > 0)
-            .map(|(column, amount)| (node.left(*column, false) - used(*column)).max(0) / amount)
-            .min()
-            .unwrap_or(0);
-        most.min(left as u64)
-    }
-
-    /// Places up to `most` units of a role inside `top`. Returns how many.
-    fn place(&mut self, role: usize, top: usize, most: u32) -> u32 {
-        let strict = self.fill_units(role, top, most, true);
-        // Units that cannot keep every Preferred block whole: whole blocks as far as the floors go, then loose pods.
-        strict + self.fill_units(role, top, most - strict, false)
-    }
-
-    fn fill_units(&mut self, role: usize, top: usize, most: u32, strict: bool) -> u32 {
-        let spec = &self.spec.roles[role];
-        if most == 0 || (!strict && spec.segments.iter().all(|seg| seg.required)) {
-            return 0;
-        }
-        let leaf = self.problem.cluster.tree.leaf_depth();
-        let sizes = forest::block_sizes(spec, leaf, strict);
-        let blocks = self.forest.floors(spec, leaf, strict, |part| self.fits(role, part));
-        let depth = self.forest.parts[top].depth;
-        let per_unit = u64::from(spec.pods) / sizes[depth];
-        let units = (blocks[top] / per_unit).min(u64::from(most)) as u32;
-        self.fill(role, top, u64::from(units) * per_unit, &sizes, &blocks);
-        units
-    }
-
-    /// Places `wanted` blocks of the size closed at the part's depth; `blocks` says how many each part holds.
-    fn fill(&mut self, role: usize, part: usize, wanted: u64, sizes: &[u64], blocks: &[u64]) {
-        if wanted == 0 {
-            return;
-        }
-        let depth = self.forest.parts[part].depth;
-        if self.forest.parts[part].children.is_empty() {
-            self.pods[role][part] += (wanted * sizes[depth]) as u32;
-            return;
-        }
-        let mut rest = wanted * forest::ratio(sizes, depth);
-        let mut children: Vec<usize> =
-            self.forest.parts[part].children.iter().copied().filter(|child| blocks[*child] > 0).collect();
-        children
-            .sort_by_key(|child| (blocks[*child], self.forest.parts[*child].fits[role], usize::MAX - *child));
-        while rest > 0 {
-            let enough = children.partition_point(|child| blocks[*child] < rest);
-            let child = if enough < children.len() {
-                children.remove(enough)
-            } else {
-                let Some(largest) = children.pop() else { return };
-                largest
-            };
-            let give = rest.min(blocks[child]);
-            self.fill(role, child, give, sizes, blocks);
-            rest -= give;
-        }
-    }
 }
 
 /// Finds a placement, or says what fell short.
@@ -181,7 +93,7 @@ impl Bounds {
         let leaf = problem.cluster.tree.leaf_depth();
         let of = |(index, role): (usize, &RoleSpec)| {
             let sizes = forest::block_sizes(role, leaf, false);
-            let mut units = forest.floors(role, leaf, false, |part| forest.parts[part].fits[index]);
+            let mut units = forest.floors(&sizes, |part| forest.parts[part].fits[index]);
             for (count, part) in units.iter_mut().zip(&forest.parts) {
                 let fit = *count * sizes[part.depth] / u64::from(role.pods);
                 *count = role.allowed_at_most(u32::try_from(fit).unwrap_or(u32::MAX)).map_or(0, u64::from);
@@ -196,65 +108,74 @@ impl Bounds {
     }
 }
 
-/// Tries the orders of roles inside one part.
+/// Tries the orders of roles inside one part, then a search with backtracking.
 fn attempt(problem: &Problem<'_>, forest: &Forest, top: usize, bounds: &Bounds) -> Result<Best, Short> {
     let spec = &problem.on.spec;
     let mut best: Option<Best> = None;
     let mut short = Short { role: 0, fits: 0, tried: 1 };
-    for order in role_orders(spec) {
-        let mut trial =
-            Trial { problem, forest, spec, pods: vec![vec![0; forest.parts.len()]; spec.roles.len()] };
-        let mut units = vec![0; spec.roles.len()];
-        let mut failed = None;
+    let orders = role_orders(spec);
+    for order in &orders {
+        let mut trial = Trial::new(problem, forest);
         // First the minimum of every role, then as many more as fit.
-        for role in &order {
-            let count = trial.place(*role, top, spec.roles[*role].min());
-            if count < spec.roles[*role].min() {
-                failed = Some(Short { role: *role, fits: count, tried: 1 });
-                break;
-            }
-            units[*role] = count;
+        let failed = order.iter().find_map(|role| {
+            let min = spec.roles[*role].min();
+            let fits = trial.place(*role, top, min);
+            (fits < min).then_some(Short { role: *role, fits, tried: 1 })
+        });
+        match failed {
+            Some(failed) => short = failed,
+            None => keep_better(&mut best, grown(trial, spec, order, top, bounds)),
         }
-        if let Some(failed) = failed {
-            short = failed;
-            continue;
-        }
-        for role in &order {
-            grow(&mut trial, *role, top, &mut units[*role], bounds.0[*role][top]);
-        }
-        let total: u32 = units.iter().sum();
-        if total > 0 && best.as_ref().is_none_or(|best| best.units.iter().sum::<u32>() < total) {
-            best = Some(Best { units, top, pods: trial.pods });
+    }
+    if best.is_none() && spec.roles.len() > 1 {
+        let mut trial = Trial::new(problem, forest);
+        let states = search::minimum(&mut trial, problem, forest, top, &orders[0]);
+        match states {
+            Ok(()) => keep_better(&mut best, grown(trial, spec, &orders[0], top, bounds)),
+            Err(states) => short.tried += states,
         }
     }
     best.ok_or(short)
 }
 
-/// Adds units of a role up to the largest allowed count that fits.
-fn grow(trial: &mut Trial<'_>, role: usize, top: usize, units: &mut u32, bound: u64) {
-    let spec = &trial.spec.roles[role];
-    let Some(mut goal) = spec.allowed_at_most(u32::try_from(bound).unwrap_or(u32::MAX)) else { return };
-    if goal <= *units {
-        return;
+fn keep_better(best: &mut Option<Best>, new: Best) {
+    let total = |best: &Best| best.units.iter().sum::<u32>();
+    if total(&new) > best.as_ref().map_or(0, total) {
+        *best = Some(new);
     }
-    // Undone as data: the pods before the growth.
-    let before = trial.pods[role].clone();
+}
+
+/// A trial that holds every role's minimum, with as many more units as fit.
+fn grown(mut trial: Trial<'_>, spec: &Spec, order: &[usize], top: usize, bounds: &Bounds) -> Best {
+    let mut units: Vec<u32> = spec.roles.iter().map(RoleSpec::min).collect();
+    for role in order {
+        grow(&mut trial, spec, *role, top, &mut units[*role], bounds.0[*role][top]);
+    }
+    Best { units, top, pods: trial.pods }
+}
+
+/// Adds units of a role up to the largest allowed count that fits.
+fn grow(trial: &mut Trial<'_>, spec: &Spec, role: usize, top: usize, units: &mut u32, bound: u64) {
+    let of = &spec.roles[role];
+    let Some(mut goal) = of.allowed_at_most(u32::try_from(bound).unwrap_or(u32::MAX)) else { return };
     // One role alone is placed anew as a whole, which keeps it in fewer domains than two helpings would.
-    let alone = trial.spec.roles.len() == 1;
-    loop {
-        if alone {
-            trial.pods[role].iter_mut().for_each(|pods| *pods = 0);
-        }
-        let base = if alone { 0 } else { *units };
-        let got = base + trial.place(role, top, goal - base);
+    let alone = spec.roles.len() == 1;
+    let mut kept = *units;
+    if alone {
+        trial.rollback(0);
+        kept = 0;
+    }
+    while goal > *units || (alone && goal > 0) {
+        let checkpoint = trial.checkpoint();
+        let got = kept + trial.place(role, top, goal - kept);
         if got == goal {
             *units = got;
             return;
         }
-        trial.pods[role].clone_from(&before);
-        match trial.spec.roles[role].allowed_at_most(got.min(goal - 1)) {
-            Some(next) if next > *units => goal = next,
-            _ => return,
+        trial.rollback(checkpoint);
+        match of.allowed_at_most(got.min(goal - 1)) {
+            Some(next) => goal = next,
+            None => return,
         }
     }
 }

@@ -27,10 +27,12 @@ mod occupancy;
 mod place;
 mod problem;
 mod replan;
+mod search;
 mod solve;
 mod spares;
 mod spec;
 mod tree;
+mod trial;
 
 use muster_model::{
     Gang, Millis, Node, NodeName, ObjectKey, Reason, Resources, Topology, Uid, plan::Placement,

@@ -6,19 +6,22 @@ use crate::{
     tree::{DomainId, Slot},
 };
 
-/// Whether every node holds at most one block of what must share a node, so that nodes need no choosing.
-pub fn one_block_each(problem: &Problem<'_>) -> bool {
-    let leaf = problem.cluster.tree.leaf_depth();
-    let chunk = forest::chunk(&problem.on.spec.roles[0], leaf);
+/// Whether every node holds at most one block of `chunk` pods that share a node, so that nodes need no choosing.
+pub fn one_block_each(problem: &Problem<'_>, chunk: u64) -> bool {
     u64::from(problem.cluster.index.largest(problem.on.ids[0].shape)) < 2 * chunk
 }
 
-/// Room for pods of the first role on a leaf domain's nodes, in whole blocks of what must share a node; most first.
-pub fn by_room(problem: &Problem<'_>, leaf: DomainId) -> Vec<(u64, Slot)> {
-    let tree = &problem.cluster.tree;
-    let chunk = forest::chunk(&problem.on.spec.roles[0], tree.leaf_depth());
+/// Pods of a block of the first role that must share a node.
+pub fn chunk(problem: &Problem<'_>) -> u64 {
+    forest::chunk(&problem.on.spec.roles[0], problem.cluster.tree.leaf_depth())
+}
+
+/// Room for pods of the first role on a leaf domain's nodes, in whole blocks of `chunk`; most first.
+pub fn by_room(problem: &Problem<'_>, leaf: DomainId, chunk: u64) -> Vec<(u64, Slot)> {
     let shape = problem.on.ids[0].shape;
-    let mut rooms: Vec<(u64, Slot)> = tree
+    let mut rooms: Vec<(u64, Slot)> = problem
+        .cluster
+        .tree
         .domain(leaf)
         .nodes
         .iter()
@@ -30,9 +33,11 @@ pub fn by_room(problem: &Problem<'_>, leaf: DomainId) -> Vec<(u64, Slot)> {
 }
 
 /// Puts pods of the first role on nodes of a leaf domain: the fewest nodes, and of those rather the fuller ones.
-pub fn choose(problem: &Problem<'_>, leaf: DomainId, pods: u64) -> Vec<(Slot, u32)> {
-    let mut chosen: Vec<(Slot, u32)> =
-        tightest(&by_room(problem, leaf), pods).into_iter().map(|(slot, pods)| (slot, pods as u32)).collect();
+pub fn choose(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> Vec<(Slot, u32)> {
+    let mut chosen: Vec<(Slot, u32)> = tightest(&by_room(problem, leaf, chunk), pods)
+        .into_iter()
+        .map(|(slot, pods)| (slot, pods as u32))
+        .collect();
     chosen.sort_unstable();
     chosen
 }
@@ -79,9 +84,9 @@ pub fn tightest(bins: &[(u64, usize)], wanted: u64) -> Vec<(usize, u64)> {
 }
 
 /// The fewest nodes of a leaf domain that hold this many pods of the first role.
-pub fn fewest(problem: &Problem<'_>, leaf: DomainId, pods: u64) -> u64 {
+pub fn fewest(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> u64 {
     let mut held = 0;
-    by_room(problem, leaf)
+    by_room(problem, leaf, chunk)
         .iter()
         .take_while(|(room, _)| {
             let more = held < pods;

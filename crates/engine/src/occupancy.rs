@@ -1,9 +1,12 @@
 //! Read access for maps and tools: who holds what, node by node.
 
-use muster_model::{DomainKey, NodeName, ObjectKey, Resources};
+use muster_model::{DomainKey, Gang, NodeName, ObjectKey, Reason, Resources, plan::Placement};
 use std::collections::BTreeMap;
 
-use crate::Engine;
+use crate::{
+    Engine,
+    place::{self, Request},
+};
 
 /// A gang on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +82,15 @@ impl Engine {
             .collect();
         views.sort_by(|a, b| (&a.path, &a.name).cmp(&(&b.path, &b.name)));
         views
+    }
+
+    /// Where a gang would go now. Nothing is held, and its state is ignored.
+    ///
+    /// # Errors
+    /// Why it cannot be placed.
+    pub fn what_if(&mut self, gang: &Gang) -> Result<Placement, Reason> {
+        let found = place::place(&mut self.cluster, &Request::fresh(gang))?;
+        Ok(found.placement(&self.cluster, gang))
     }
 
     /// Bytes that the index of fits holds, roughly.

@@ -17,7 +17,7 @@ use crate::{
     cost::Packing,
     dp::{Best, Search},
     explain, fast,
-    forest::Forest,
+    forest::{self, Forest},
     greedy, layout, nodes,
     problem::{self, OnClass, Prepared, Problem},
     spares,
@@ -141,6 +141,9 @@ fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result
     if let Some(picked) = quick.as_ref().filter(|picked| picked.proven) {
         return Ok(finish_picked(&problem, picked));
     }
+    if let Some(picked) = quick.as_ref().filter(|_| least_steps(&problem) > request.steps) {
+        return Ok(finish_picked(&problem, picked));
+    }
     let forest = Forest::build(&problem);
     let packing = Packing::new(&cluster.tree, &forest, &on.spec);
     let search = Search::new(&problem, &forest, &packing, &request.paid);
@@ -159,6 +162,19 @@ fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result
     }
 }
 
+/// Steps that the exact search of one role takes at least, so that its forest need not be built to know.
+fn least_steps(problem: &Problem<'_>) -> u64 {
+    let role = &problem.on.spec.roles[0];
+    let ids = &problem.on.ids[0];
+    let leaf = problem.cluster.tree.leaf_depth();
+    let sizes = forest::block_sizes(role, leaf, false);
+    let room = u64::from(problem.cluster.index.count(ids.shape, problem.top, false)) / sizes[leaf];
+    let blocks = u64::from(role.max()) * u64::from(role.pods) / sizes[leaf];
+    // A leaf domain with more room than the gang needs counts with what it needs only.
+    let leaves = problem.cluster.tree.at_depth(leaf).len() as u64;
+    if room < 4 * blocks { 0 } else { room.min(blocks * leaves / 4) * blocks / 2 }
+}
+
 /// Look-ups: all Preferred rules kept if that costs no unit.
 fn quick(problem: &Problem<'_>) -> Option<fast::Picked> {
     let role = &problem.on.spec.roles[0];
@@ -169,7 +185,7 @@ fn quick(problem: &Problem<'_>) -> Option<fast::Picked> {
 fn finish_picked(problem: &Problem<'_>, picked: &fast::Picked) -> Found {
     let mut pods = Vec::with_capacity(picked.leaves.iter().map(|(_, pods)| *pods as usize).sum());
     for (leaf, count) in &picked.leaves {
-        for (slot, on_node) in nodes::choose(problem, *leaf, *count) {
+        for (slot, on_node) in nodes::choose(problem, *leaf, *count, picked.chunk) {
             pods.extend(std::iter::repeat_n(slot, on_node as usize));
         }
     }
@@ -186,7 +202,9 @@ fn finish(problem: &Problem<'_>, forest: &Forest, best: &Best, proven: bool) -> 
             match forest.parts[part].slot {
                 _ if pods == 0 => Vec::new(),
                 Some(slot) => vec![(slot, pods)],
-                None => nodes::choose(problem, forest.parts[part].domain, u64::from(pods)),
+                None => {
+                    nodes::choose(problem, forest.parts[part].domain, u64::from(pods), nodes::chunk(problem))
+                }
             }
         };
         layout::units(forest, role, leaf, best.top, on_part).concat()

@@ -37,6 +37,8 @@ fn segments(sizes: Vec<u32>) -> impl Strategy<Value = Vec<Segment>> {
         let mut picks: Vec<(u32, usize, bool)> =
             picks.into_iter().map(|(s, l, r)| (sizes[s], l, r)).collect();
         picks.sort_unstable();
+        // Two rules of one size have no names of their own in an order.
+        picks.dedup_by_key(|pick| pick.0);
         let mut levels: Vec<usize> = picks.iter().map(|(_, level, _)| *level).collect();
         // Larger blocks at the same level or further out.
         levels.sort_unstable_by_key(|level| std::cmp::Reverse(*level));
@@ -71,11 +73,6 @@ fn role(
 fn within() -> impl Strategy<Value = Option<Within>> {
     prop::option::weighted(0.3, 0..3_usize)
         .prop_map(|level| level.map(|level| Within { level: LEVELS[level].into(), mode: Mode::Required }))
-}
-
-/// Two Preferred rules of one size have no name of their own in an order.
-fn sensible(gang: &Gang) -> bool {
-    gang.roles.iter().all(|role| role.segments.len() < 2 || role.segments[0].pods != role.segments[1].pods)
 }
 
 /// The engine's own order, spelled out.
@@ -175,7 +172,6 @@ proptest! {
             gang.roles[0].max = 1;
             gang.roles[0].min = gang.roles[0].min.min(1);
         }
-        prop_assume!(sensible(&gang));
         let order = standard(&gang);
         let best = by_trying_all(&nodes, &gang, &order);
         for asked in [None, Some(order.clone())] {
@@ -196,7 +192,6 @@ proptest! {
         within in within(),
     ) {
         let gang = Gang { within, ..gang_of("g", vec![first, second]) };
-        prop_assume!(sensible(&gang));
         let order = standard(&gang);
         let best = by_trying_all(&nodes, &gang, &order);
         let solution = solved(&nodes, &gang, None);
@@ -214,7 +209,6 @@ proptest! {
         spares in 0..3_u32,
     ) {
         let gang = Gang { within, ..gang_of("g", vec![Role { spares, ..role }]) };
-        prop_assume!(sensible(&gang));
         let order = standard(&gang);
         let exact = solved(&nodes, &gang, Some(order.clone()));
         let quick = solved(&nodes, &gang, None);

@@ -1,0 +1,151 @@
+//! A trial placement with an undo log: what is taken of each node is data, and can be given back.
+//!
+//! ```text
+//!   floors on what is left ─▶ fill: whole blocks, fewest children ─▶ pods per part ─┬▶ kept
+//!                                                                     log ◀─────────┴▶ rolled back to a checkpoint
+//! ```
+
+use crate::{
+    forest::{self, Forest},
+    problem::Problem,
+    spec::{RoleSpec, Seg, Spec},
+};
+
+/// A trial placement: what is taken of each node, so that it can be given back.
+pub struct Trial<'a> {
+    problem: &'a Problem<'a>,
+    forest: &'a Forest,
+    spec: &'a Spec,
+    /// Per role and part without children: pods placed.
+    pub pods: Vec<Vec<u32>>,
+    /// What was placed, in order: role, part, pods.
+    log: Vec<(usize, usize, u32)>,
+}
+
+impl<'a> Trial<'a> {
+    /// Nothing placed yet.
+    pub fn new(problem: &'a Problem<'a>, forest: &'a Forest) -> Self {
+        let spec = &problem.on.spec;
+        let pods = vec![vec![0; forest.parts.len()]; spec.roles.len()];
+        Self { problem, forest, spec, pods, log: Vec::new() }
+    }
+
+    /// A point to come back to.
+    pub fn checkpoint(&self) -> usize {
+        self.log.len()
+    }
+
+    /// Takes back everything placed since a checkpoint.
+    pub fn rollback(&mut self, checkpoint: usize) {
+        for (role, part, pods) in self.log.drain(checkpoint..) {
+            self.pods[role][part] -= pods;
+        }
+    }
+
+    /// How many pods of a role still fit a node.
+    pub fn fits(&self, role: usize, part: usize) -> u64 {
+        let most = self.forest.parts[part].fits[role];
+        let alone = self.pods.iter().all(|pods| pods[part] == 0);
+        if alone || most == 0 {
+            return most;
+        }
+        let slot = self.forest.parts[part].slot;
+        let Some(node) = slot.and_then(|slot| self.problem.cluster.node(slot)) else {
+            return most.saturating_sub(u64::from(self.pods[role][part]));
+        };
+        let used = |column: usize| -> i64 {
+            let of = |(other, pods): (&RoleSpec, &Vec<u32>)| {
+                let amount = other.request.iter().find(|(c, _)| *c == column).map_or(0, |(_, a)| *a);
+                amount * i64::from(pods[part])
+            };
+            self.spec.roles.iter().zip(&self.pods).map(of).sum()
+        };
+        let request = &self.spec.roles[role].request;
+        let left = request
+            .iter()
+            .filter(|(_, amount)| *amount > 0)
+            .map(|(column, amount)| (node.left(*column, false) - used(*column)).max(0) / amount)
+            .min()
+            .unwrap_or(0);
+        most.min(left as u64)
+    }
+
+    /// Places up to `most` units of a role inside `top`. Returns how many.
+    pub fn place(&mut self, role: usize, top: usize, most: u32) -> u32 {
+        let spec = &self.spec.roles[role];
+        let leaf = self.problem.cluster.tree.leaf_depth();
+        let strict = self.fill_units(role, top, most, &forest::block_sizes(spec, leaf, true));
+        if strict == most || spec.segments.iter().all(|seg| seg.required) {
+            return strict;
+        }
+        // Units that cannot keep every Preferred block whole: as many whole blocks as there are, then loose pods.
+        let loose = forest::block_sizes(spec, leaf, false);
+        let blocks = self.forest.floors(&loose, |part| self.fits(role, part));
+        let room = blocks[top] * loose[self.forest.parts[top].depth] / u64::from(spec.pods);
+        let more = room.min(u64::from(most - strict)) as u32;
+        let mut pods = u64::from(more) * u64::from(spec.pods);
+        if let Some(whole) = first_preferred(spec) {
+            pods -= self.fill_blocks(role, top, pods, u64::from(whole.pods));
+        }
+        let blocks = self.forest.floors(&loose, |part| self.fits(role, part));
+        self.fill(role, top, pods / loose[self.forest.parts[top].depth], &loose, &blocks);
+        strict + more
+    }
+
+    fn fill_units(&mut self, role: usize, top: usize, most: u32, sizes: &[u64]) -> u32 {
+        let blocks = self.forest.floors(sizes, |part| self.fits(role, part));
+        let per_unit = u64::from(self.spec.roles[role].pods) / sizes[self.forest.parts[top].depth];
+        let units = (blocks[top] / per_unit).min(u64::from(most)) as u32;
+        self.fill(role, top, u64::from(units) * per_unit, sizes, &blocks);
+        units
+    }
+
+    /// Places as many whole blocks of a Preferred size as `pods` and the room allow. Returns the pods placed.
+    fn fill_blocks(&mut self, role: usize, top: usize, pods: u64, size: u64) -> u64 {
+        let spec = &self.spec.roles[role];
+        let leaf = self.problem.cluster.tree.leaf_depth();
+        let sizes = forest::sizes_where(spec, leaf, |seg| u64::from(seg.pods) <= size);
+        let closed = sizes[self.forest.parts[top].depth];
+        let blocks = self.forest.floors(&sizes, |part| self.fits(role, part));
+        let count = blocks[top].min(pods / closed);
+        self.fill(role, top, count, &sizes, &blocks);
+        count * closed
+    }
+
+    /// Places `wanted` blocks of the size closed at the part's depth; `blocks` says how many each part holds.
+    pub fn fill(&mut self, role: usize, part: usize, wanted: u64, sizes: &[u64], blocks: &[u64]) {
+        if wanted == 0 {
+            return;
+        }
+        let depth = self.forest.parts[part].depth;
+        if self.forest.parts[part].children.is_empty() {
+            let pods = (wanted * sizes[depth]) as u32;
+            self.pods[role][part] += pods;
+            self.log.push((role, part, pods));
+            return;
+        }
+        let mut rest = wanted * forest::ratio(sizes, depth);
+        let mut children: Vec<usize> =
+            self.forest.parts[part].children.iter().copied().filter(|child| blocks[*child] > 0).collect();
+        children
+            .sort_by_key(|child| (blocks[*child], self.forest.parts[*child].fits[role], usize::MAX - *child));
+        while rest > 0 {
+            let enough = children.partition_point(|child| blocks[*child] < rest);
+            let child = if enough < children.len() {
+                children.remove(enough)
+            } else {
+                let Some(largest) = children.pop() else { return };
+                largest
+            };
+            let give = rest.min(blocks[child]);
+            self.fill(role, child, give, sizes, blocks);
+            rest -= give;
+        }
+    }
+}
+
+/// The smallest Preferred rule, if no Required rule encloses it: then its whole blocks can be placed one by one.
+fn first_preferred(role: &RoleSpec) -> Option<&Seg> {
+    let first = role.segments.iter().find(|seg| !seg.required)?;
+    role.segments.iter().all(|seg| !seg.required || seg.pods < first.pods).then_some(first)
+}
