@@ -1,0 +1,85 @@
+//! The live objects, judged by the oracle that shares no code with the engine.
+
+use anyhow::{Result, bail};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::Api;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use muster_api::plan_codec::{self, CHUNK_KEY};
+use muster_api::{AcceleratorClass, Gang, GangPhase};
+use muster_check::{PodView, Snapshot, Use};
+use muster_cluster::{Cluster, PodFacts, convert};
+use muster_controllers::core::World as Known;
+use muster_model::{GangState, Topology};
+use std::collections::BTreeMap;
+
+use crate::World;
+
+/// The whole cluster as the oracle wants it.
+pub async fn snapshot(world: &World) -> Result<Snapshot> {
+    let everything = ListParams::default();
+    let nodes: Api<Node> = Api::all(world.admin.clone());
+    let mut cluster = Cluster::new();
+    let mut snapshot = Snapshot { topology: Topology::default(), ..Snapshot::default() };
+    for object in nodes.list(&everything).await? {
+        let (node, _) = convert::node(&object);
+        cluster.set_node(node.clone());
+        snapshot.nodes.push(node);
+    }
+    let mut known = Known::default();
+    for class in Api::<AcceleratorClass>::all(world.admin.clone()).list(&everything).await? {
+        known.set_class(&class.name_any(), Some(class.clone()));
+    }
+    known.look_at_nodes(&cluster);
+    let chunks: BTreeMap<String, String> = Api::<ConfigMap>::all(world.admin.clone())
+        .list(&ListParams::default().labels(muster_api::labels::PLAN_CHUNK))
+        .await?
+        .items
+        .into_iter()
+        .filter_map(|map| Some((map.metadata.name?, map.data?.remove(CHUNK_KEY)?)))
+        .collect();
+    for object in Api::<Gang>::all(world.admin.clone()).list(&everything).await? {
+        let Ok(mut gang) = known.request(&object, &|_| None, 0) else { continue };
+        let status = object.status.clone().unwrap_or_default();
+        let phase = status.phase.unwrap_or_default();
+        let holds = matches!(phase, GangPhase::Placed | GangPhase::Running | GangPhase::Reserved);
+        gang.state = match status.plan.filter(|_| holds) {
+            Some(plan) => GangState::Holding(plan_codec::decode(&plan, &chunks)?),
+            None => GangState::Inactive,
+        };
+        snapshot.gangs.push(gang);
+    }
+    for object in Api::<Pod>::all(world.admin.clone()).list(&everything).await? {
+        let (pod, _) = PodFacts::of(&object);
+        match (&pod.gang, &pod.slot) {
+            (Some(gang), Some(slot)) => snapshot.pods.push(PodView {
+                uid: pod.uid.0.clone(),
+                name: pod.key.to_string(),
+                node: pod.node.clone(),
+                gang: gang.clone(),
+                unit: slot.unit.clone(),
+                incarnation: slot.incarnation,
+                index: slot.index,
+                terminal: pod.terminal(),
+                leaving: pod.leaving,
+                requests: pod.requests.clone(),
+            }),
+            _ => {
+                if let (Some(node), false) = (pod.node.clone(), pod.terminal()) {
+                    snapshot.uses.insert(pod.uid.0.clone(), Use { node, requests: pod.requests.clone() });
+                }
+            }
+        }
+    }
+    Ok(snapshot)
+}
+
+/// Fails when an invariant is broken.
+pub async fn check(world: &World) -> Result<Snapshot> {
+    let snapshot = snapshot(world).await?;
+    let violations = muster_check::check(&snapshot);
+    if let Some(first) = violations.first() {
+        bail!("{} invariants are broken; the first: {first}", violations.len());
+    }
+    Ok(snapshot)
+}

@@ -1,0 +1,116 @@
+//! The operator dies, or is stopped and comes back too late.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use muster_api::JobPhase;
+use serde_json::json;
+use std::time::Duration;
+
+use super::basics::{live, ranks_are_a_permutation, real};
+use crate::hook::{Gate, Tripwire};
+use crate::jobs::{EXIT_CODE, RUN_FOR, job};
+use crate::{World, oracle};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Killed at twenty different writes of a placement: the next operator completes the gang, and it is right.
+pub async fn killed_at_twenty_points(world: &World) -> Result<()> {
+    for point in 0..20 {
+        let name = format!("point{point}");
+        let wire = Tripwire::default();
+        // The first writes are the probe, the gang, the plan, the Service; then the pods.
+        let first = world.start_hooked(&format!("first-{point}"), wire.at(point));
+        world.submit(&job(&name, 64)).await?;
+        let tripped = tokio::time::timeout(2 * MINUTE, wire.tripped()).await;
+        ensure!(tripped.is_ok(), "the operator never came to write {point}");
+        first.kill().await;
+        let second = world.start(&format!("second-{point}"));
+        world.phase(&name, JobPhase::Running, 3 * MINUTE).await?;
+        let pods = live(world).await?;
+        ensure!(pods.len() == 8, "killed at write {point}: {} pods instead of 8", pods.len());
+        ranks_are_a_permutation(&pods, 8)?;
+        oracle::check(world).await?;
+        let status = world.job(&name).await?.status.unwrap_or_default();
+        ensure!(status.restarts == 0, "killed at write {point}: {} restarts", status.restarts);
+        delete(world, &name).await?;
+        second.stop().await;
+    }
+    Ok(())
+}
+
+/// Two leaders plan the last free domain; the old one was stopped between its decision and its write. One plan
+/// results, and no pod of the old leader.
+pub async fn two_leaders_one_domain(world: &World) -> Result<()> {
+    // The old leader decides for "early" and is stopped as its plan is about to be written.
+    let gate = Gate::new(|seen| seen.is_write() && seen.path.ends_with("/gangs/early/status"));
+    let (mut old, freeze) = world.start_frozen_later("old", gate.hook());
+    let old_epoch = old.leading().await?;
+    world.submit(&job("early", 32)).await?;
+    let held = tokio::time::timeout(2 * MINUTE, gate.held()).await;
+    ensure!(held.is_ok(), "the old leader never came to write its plan");
+    freeze.send_replace(true);
+    // The new leader must decide for "late" first: "early" goes away from its sight by being suspended.
+    let suspend = json!({ "spec": { "suspend": true } });
+    world.patch_job("early", &suspend).await?;
+    let mut new = world.start("new");
+    let new_epoch = new.leading().await?;
+    ensure!(new_epoch > old_epoch, "the epoch did not grow: {old_epoch}, {new_epoch}");
+    world.submit(&job("late", 32)).await?;
+    world.phase("late", JobPhase::Running, 3 * MINUTE).await?;
+    // The old leader wakes up in the middle of its write.
+    gate.open();
+    freeze.send_replace(false);
+    world
+        .eventually("the old leader steps down", 2 * MINUTE, || async {
+            let shown = old.shown.borrow().epoch;
+            Ok(if shown == Some(old_epoch) { Err(format!("it still shows epoch {shown:?}")) } else { Ok(()) })
+        })
+        .await?;
+    let gang = world.gang("early").await?.status.unwrap_or_default();
+    ensure!(gang.plan.is_none(), "the old leader's plan was written: {:?}", gang.plan);
+    for pod in world.pods().await? {
+        let epoch = pod.annotations().get(muster_api::labels::EPOCH).cloned();
+        ensure!(epoch == Some(new_epoch.to_string()), "{} bears epoch {epoch:?}", pod.name_any());
+    }
+    ensure!(world.pods().await?.len() == 4, "{} pods", world.pods().await?.len());
+    oracle::check(world).await?;
+    old.kill().await;
+    new.stop().await;
+    Ok(())
+}
+
+/// The restart budget is kept in the status: an operator that starts anew does not forgive.
+pub async fn budget_survives_a_restart(world: &World) -> Result<()> {
+    let first = world.start("first");
+    let fails = job("fails", 8)
+        .pods(RUN_FOR, "1s")
+        .pods(EXIT_CODE, "1")
+        .with("recovery", json!({ "ladder": ["RestartInPlace"], "maxRestarts": 2, "window": "24h" }));
+    world.submit(&fails).await?;
+    world
+        .eventually("the first restart", 5 * MINUTE, || async {
+            let status = world.job("fails").await?.status.unwrap_or_default();
+            Ok(if status.restarts >= 1 { Ok(()) } else { Err(format!("{:?}", status.message)) })
+        })
+        .await?;
+    first.kill().await;
+    let second = world.start("second");
+    let failed = world.phase("fails", JobPhase::Failed, 10 * MINUTE).await?.status.unwrap_or_default();
+    ensure!(failed.restarts == 2, "{} restarts over both operators instead of 2", failed.restarts);
+    second.stop().await;
+    Ok(())
+}
+
+/// Deletes a job and waits until nothing of it is left.
+pub async fn delete(world: &World, name: &str) -> Result<()> {
+    world.api::<muster_api::TrainingJob>().delete(name, &kube::api::DeleteParams::default()).await?;
+    let patience = if real(world) { MINUTE } else { 3 * MINUTE };
+    world
+        .eventually(&format!("nothing is left of {name}"), patience, || async {
+            let gang = world.api::<muster_api::Gang>().get_opt(name).await?.is_some();
+            let pods = world.api::<Pod>().list(&kube::api::ListParams::default()).await?.items.len();
+            Ok(if !gang && pods == 0 { Ok(()) } else { Err(format!("gang: {gang}, {pods} pods")) })
+        })
+        .await
+}

@@ -1,0 +1,154 @@
+//! Suspension, deadlines, deletion, binding by kube-scheduler, environments.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
+use kube::ResourceExt;
+use kube::api::ListParams;
+use muster_api::{JobPhase, TrainingJob};
+use serde_json::json;
+use std::time::Duration;
+
+use super::basics::{env, live};
+use super::crash::delete;
+use crate::jobs::job;
+use crate::{World, oracle};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A suspended job gives everything back; resumed, it runs again.
+pub async fn suspend_and_resume(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    world.submit(&job("rests", 16)).await?;
+    world.phase("rests", JobPhase::Running, 2 * MINUTE).await?;
+    world.patch_job("rests", &json!({ "spec": { "suspend": true } })).await?;
+    world.phase("rests", JobPhase::Suspended, MINUTE).await?;
+    world
+        .eventually("no pods", 2 * MINUTE, || async {
+            let pods = world.pods().await?.len();
+            Ok(if pods == 0 { Ok(()) } else { Err(format!("{pods} pods")) })
+        })
+        .await?;
+    // The nodes are free for another.
+    world.submit(&job("between", 16).running_for("2s")).await?;
+    world.phase("between", JobPhase::Succeeded, 2 * MINUTE).await?;
+    // While it is suspended its size may change.
+    let edit = json!({ "spec": { "suspend": false, "parallelism": { "data": 8 } } });
+    world.patch_job("rests", &edit).await?;
+    let job = world.phase("rests", JobPhase::Running, 2 * MINUTE).await?.status.unwrap_or_default();
+    ensure!(job.gpus == 8, "it holds {} GPUs instead of 8", job.gpus);
+    ensure!(job.restarts == 0, "a suspension was counted as a restart");
+    oracle::check(world).await?;
+    operator.stop().await;
+    Ok(())
+}
+
+/// A job that runs for too long fails, and a finished one goes after its time to live.
+pub async fn deadline_and_time_to_live(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    world.submit(&job("slow", 8).with("activeDeadline", "5s")).await?;
+    let failed = world.phase("slow", JobPhase::Failed, 2 * MINUTE).await?.status.unwrap_or_default();
+    ensure!(failed.reason.as_deref() == Some("DeadlineExceeded"), "{:?}", failed.reason);
+    world
+        .eventually("its pods go", 2 * MINUTE, || async {
+            let pods = world.pods().await?.len();
+            Ok(if pods == 0 { Ok(()) } else { Err(format!("{pods} pods")) })
+        })
+        .await?;
+    world.submit(&job("short", 8).running_for("1s").with("ttlAfterFinished", "3s")).await?;
+    world
+        .eventually("the job goes by itself", 3 * MINUTE, || async {
+            let there = world.api::<TrainingJob>().get_opt("short").await?;
+            let phase = there.as_ref().and_then(|job| job.status.clone()).and_then(|status| status.phase);
+            Ok(if there.is_none() { Ok(()) } else { Err(format!("{phase:?}")) })
+        })
+        .await?;
+    operator.stop().await;
+    Ok(())
+}
+
+/// Deletion leaves nothing behind: 2,000 pods in well under a minute.
+pub async fn deletion_leaves_nothing(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    // One rank a pod without accelerators: 2,000 small pods.
+    let many = job("many", 2_000)
+        .with("framework", "DeepSpeed")
+        .with("accelerator", json!({ "perPod": 0 }))
+        .with("template.spec.containers", json!([{ "name": "trainer", "image": "example/trainer", "resources": { "requests": { "cpu": "10m" } } }]));
+    world.submit(&many).await?;
+    world.phase("many", JobPhase::Running, 5 * MINUTE).await?;
+    ensure!(live(world).await?.len() == 2_000, "not all pods are there");
+    ensure!(!world.api::<Service>().list(&ListParams::default()).await?.items.is_empty(), "no Service");
+    delete(world, "many").await?;
+    world
+        .eventually("Services and ConfigMaps go", MINUTE, || async {
+            let services = world.api::<Service>().list(&ListParams::default()).await?.items.len();
+            let maps = world.api::<ConfigMap>().list(&ListParams::default()).await?;
+            let maps = maps.iter().filter(|map| map.name_any().starts_with("many")).count();
+            Ok(if services + maps == 0 { Ok(()) } else { Err(format!("{services} Services, {maps} ConfigMaps")) })
+        })
+        .await?;
+    operator.stop().await;
+    Ok(())
+}
+
+/// Pods with volumes that are bound late go through kube-scheduler, and still to their planned nodes.
+pub async fn pinned_pods_are_bound_by_the_scheduler(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    let claim = json!({
+        "metadata": { "name": "data" },
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "volumeName": format!("volume-{}", world.namespace),
+            "resources": { "requests": { "storage": "1Gi" } },
+        },
+    });
+    world.volume(&format!("volume-{}", world.namespace), "data").await?;
+    world.create::<PersistentVolumeClaim>(claim).await?;
+    let wanted = job("stores", 16)
+        .with("template.spec.volumes", json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]))
+        .running_for("5s");
+    world.submit(&wanted).await?;
+    world.phase("stores", JobPhase::Running, 3 * MINUTE).await?;
+    for pod in live(world).await? {
+        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
+        ensure!(affinity.is_some(), "{} was not pinned", pod.name_any());
+    }
+    oracle::check(world).await?;
+    world.phase("stores", JobPhase::Succeeded, 3 * MINUTE).await?;
+    operator.stop().await;
+    Ok(())
+}
+
+/// Every framework's pods get the variables that its launcher reads.
+pub async fn frameworks_get_their_environment(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    for (framework, variables) in [
+        ("Torchrun", &["PET_NNODES", "PET_NODE_RANK", "PET_RDZV_ENDPOINT", "MASTER_ADDR"][..]),
+        ("Megatron", &["PET_NNODES", "MASTER_ADDR", "WORLD_SIZE"]),
+        ("DeepSpeed", &["MASTER_ADDR", "WORLD_SIZE"]),
+        ("TorchFT", &["TORCHFT_LIGHTHOUSE", "REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS"]),
+        ("Mpi", &["MASTER_ADDR"]),
+        ("Plain", &["MUSTER_NODE_RANK", "MUSTER_WORLD_SIZE"]),
+    ] {
+        let name = framework.to_lowercase();
+        world.submit(&job(&name, 16).with("framework", framework)).await?;
+        world.phase(&name, JobPhase::Running, 2 * MINUTE).await?;
+        let pods: Vec<Pod> = live(world).await?;
+        ensure!(pods.len() == 2, "{framework}: {} pods", pods.len());
+        for pod in &pods {
+            for variable in variables {
+                ensure!(env(pod, variable).is_some(), "{framework}: {variable} is missing");
+            }
+        }
+        if ["DeepSpeed", "Mpi"].contains(&framework) {
+            let maps = world.api::<ConfigMap>().list(&ListParams::default()).await?;
+            let map = maps.iter().find(|map| map.name_any().starts_with(&name)).context("the hostfile")?;
+            let hosts = map.data.as_ref().and_then(|data| data.get("hostfile")).context("its text")?;
+            ensure!(hosts.lines().count() == 2, "{framework}: hostfile {hosts:?}");
+        }
+        delete(world, &name).await?;
+    }
+    operator.stop().await;
+    Ok(())
+}

@@ -1,0 +1,394 @@
+//! A cluster for one scenario: an API server, simulated nodes, a namespace, and operators to start and stop.
+
+use anyhow::{Context, Result, bail};
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use kubesim::api::ApiServer;
+use kubesim::clock::{Clock as SimClock, SystemClock, TokioClock};
+use kubesim::kubelet::{Fleet, FleetHandle, FleetOptions, NodeSpec};
+use kubesim::node_controllers::{EndpointSlices, NodeLifecycle, PodGc, Scheduler};
+use muster_api::{Gang, TrainingJob};
+use muster_controllers::{Clock, Config, LeaseConfig, Operator, Options, Snapshot};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::hook::{Hook, hooked};
+use crate::jobs::Job;
+
+/// The account of the operator, as the chart installs it.
+pub const OPERATOR_USER: &str = "system:serviceaccount:muster-system:muster";
+/// Namespace of the operator.
+pub const SYSTEM: &str = "muster-system";
+/// Environment variable: kubeconfig of an administrator of the cluster under test.
+pub const ADMIN_ENV: &str = "MUSTER_TEST_KUBECONFIG";
+/// Environment variable: kubeconfig of the operator's account there.
+pub const OPERATOR_ENV: &str = "MUSTER_TEST_OPERATOR_KUBECONFIG";
+
+/// Which API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// In memory, virtual time.
+    Memory,
+    /// A real control plane.
+    Cluster,
+}
+
+/// A cluster for one scenario.
+pub struct World {
+    /// Which backend.
+    pub backend: Backend,
+    /// A client that may do everything.
+    pub admin: Client,
+    /// The simulated nodes.
+    pub fleet: FleetHandle,
+    /// The scenario's namespace.
+    pub namespace: String,
+    /// Time of day.
+    pub clock: Arc<dyn SimClock>,
+    /// The in-memory server, for its counters and faults.
+    pub server: Option<ApiServer>,
+    operator: Client,
+    nodes: Vec<String>,
+    stop: CancellationToken,
+}
+
+/// A running operator.
+pub struct Running {
+    task: JoinHandle<()>,
+    stop: CancellationToken,
+    /// What it shows of itself.
+    pub shown: watch::Receiver<Snapshot>,
+}
+
+impl Running {
+    /// Drops it at the await point where it is: nothing more of it happens.
+    pub async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+
+    /// Stops it in order; it gives the Lease back.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.task.await;
+    }
+
+    /// Waits until it leads and knows the cluster.
+    pub async fn leading(&mut self) -> Result<i64> {
+        let shown = tokio::time::timeout(
+            Duration::from_secs(120),
+            self.shown.wait_for(|shown| shown.epoch.is_some() && shown.synced),
+        );
+        let shown = shown.await.context("the operator did not lead in time")??;
+        Ok(shown.epoch.unwrap_or_default())
+    }
+}
+
+/// Runs a future, unless it is frozen: then it is not polled, as a stopped process would not run.
+struct Freezable {
+    inner: BoxFuture<'static, ()>,
+    frozen: watch::Receiver<bool>,
+}
+
+impl Freezable {
+    async fn run(mut self) {
+        loop {
+            let frozen = *self.frozen.borrow();
+            if frozen {
+                if self.frozen.wait_for(|frozen| !frozen).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            let freezes = async {
+                if self.frozen.wait_for(|frozen| *frozen).await.is_err() {
+                    // Nobody can freeze it any more.
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = freezes => {}
+                () = &mut self.inner => return,
+            }
+        }
+    }
+}
+
+impl World {
+    /// An in-memory cluster with these nodes. The runtime's time must be paused.
+    pub async fn memory(nodes: Vec<NodeSpec>) -> Result<Self> {
+        let base: Timestamp = "2026-01-01T00:00:00Z".parse()?;
+        let clock: Arc<dyn SimClock> = Arc::new(TokioClock::new(base));
+        let server = ApiServer::new(clock.clone());
+        let admin = server.client("admin");
+        install(&admin).await?;
+        let stop = CancellationToken::new();
+        let manager = server.client("system:kube-controller-manager");
+        NodeLifecycle::default().start(manager.clone(), clock.clone(), stop.clone());
+        PodGc::default().start(manager.clone(), clock.clone(), stop.clone());
+        EndpointSlices::default().start(manager, stop.clone());
+        Scheduler::default().start(server.client("system:kube-scheduler"), clock.clone(), stop.clone());
+        let operator = server.client(OPERATOR_USER);
+        Self::build(Backend::Memory, admin, operator, clock, Some(server), nodes, stop).await
+    }
+
+    /// A real cluster, given by environment variables; `None` (said loudly) where there is none.
+    pub async fn cluster(nodes: Vec<NodeSpec>) -> Result<Option<Self>> {
+        let (Some(admin), Some(operator)) = (std::env::var_os(ADMIN_ENV), std::env::var_os(OPERATOR_ENV)) else {
+            eprintln!("SKIPPED: no cluster; set {ADMIN_ENV} and {OPERATOR_ENV}, or run `make test`");
+            return Ok(None);
+        };
+        let admin = client(admin.as_ref()).await?;
+        let operator = client(operator.as_ref()).await?;
+        let clock: Arc<dyn SimClock> = Arc::new(SystemClock);
+        clean(&admin).await?;
+        let stop = CancellationToken::new();
+        Self::build(Backend::Cluster, admin, operator, clock, None, nodes, stop).await.map(Some)
+    }
+
+    async fn build(
+        backend: Backend,
+        admin: Client,
+        operator: Client,
+        clock: Arc<dyn SimClock>,
+        server: Option<ApiServer>,
+        nodes: Vec<NodeSpec>,
+        stop: CancellationToken,
+    ) -> Result<Self> {
+        let names = nodes.iter().map(|node| node.name.clone()).collect();
+        let fleet = Fleet::start(admin.clone(), clock.clone(), FleetOptions::default(), nodes).await?;
+        let namespaces: Api<Namespace> = Api::all(admin.clone());
+        let namespace: Namespace =
+            serde_json::from_value(serde_json::json!({ "metadata": { "generateName": "scenario-" } }))?;
+        let namespace = namespaces.create(&PostParams::default(), &namespace).await?.name_any();
+        Ok(Self { backend, admin, fleet, namespace, clock, server, operator, nodes: names, stop })
+    }
+
+    /// How the operator of a scenario runs: with shorter terms on a real cluster, where time is real.
+    pub fn options(&self, identity: &str) -> Options {
+        let mut lease = LeaseConfig::new(SYSTEM, identity);
+        let mut config = Config::default();
+        if self.backend == Backend::Cluster {
+            lease.duration = Duration::from_secs(5);
+            lease.renew_deadline = Duration::from_secs(3);
+            lease.retry = Duration::from_millis(300);
+            config.start_limit = 10_000;
+            config.node_grace = 1_000;
+            config.drain = 2_000;
+        }
+        Options { lease, config }
+    }
+
+    /// Starts an operator.
+    pub fn start(&self, identity: &str) -> Running {
+        self.start_with(identity, self.operator.clone())
+    }
+
+    /// Starts an operator whose requests pass a hook.
+    pub fn start_hooked(&self, identity: &str, hook: Hook) -> Running {
+        self.start_with(identity, hooked(self.operator.clone(), hook))
+    }
+
+    fn start_with(&self, identity: &str, client: Client) -> Running {
+        let (running, _) = self.start_freezable(identity, client);
+        running
+    }
+
+    /// Starts an operator whose requests pass a hook and that can be frozen as a whole.
+    pub fn start_frozen_later(&self, identity: &str, hook: Hook) -> (Running, watch::Sender<bool>) {
+        self.start_freezable(identity, hooked(self.operator.clone(), hook))
+    }
+
+    fn start_freezable(&self, identity: &str, client: Client) -> (Running, watch::Sender<bool>) {
+        let clock = self.clock.clone();
+        let clock: Arc<dyn Clock> = Arc::new(move || clock.now());
+        let operator = Arc::new(Operator::new(client, self.options(identity), clock));
+        let shown = operator.snapshots();
+        let stop = CancellationToken::new();
+        let token = stop.clone();
+        let (freeze, frozen) = watch::channel(false);
+        let inner = Box::pin(async move { operator.run(token).await });
+        let task = tokio::spawn(Freezable { inner, frozen }.run());
+        (Running { task, stop, shown }, freeze)
+    }
+
+    /// Objects of a kind in the scenario's namespace.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.admin.clone(), &self.namespace)
+    }
+
+    /// Creates a job.
+    pub async fn submit(&self, job: &Job) -> Result<TrainingJob> {
+        let object: TrainingJob = serde_json::from_value(job.0.clone()).context("the scenario's job")?;
+        Ok(self.api().create(&PostParams::default(), &object).await?)
+    }
+
+    /// Changes a job by merge patch.
+    pub async fn patch_job(&self, name: &str, patch: &Value) -> Result<TrainingJob> {
+        Ok(self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?)
+    }
+
+    /// A volume for a claim of the scenario's namespace.
+    pub async fn volume(&self, name: &str, claim: &str) -> Result<()> {
+        let volume: PersistentVolume = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": name },
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "capacity": { "storage": "1Gi" },
+                "persistentVolumeReclaimPolicy": "Delete",
+                "hostPath": { "path": "/simulated" },
+                "claimRef": { "namespace": self.namespace, "name": claim },
+            },
+        }))?;
+        Api::<PersistentVolume>::all(self.admin.clone()).create(&PostParams::default(), &volume).await?;
+        Ok(())
+    }
+
+    /// Creates any object from JSON.
+    pub async fn create<K>(&self, object: Value) -> Result<K>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + DeserializeOwned
+            + serde::Serialize
+            + Clone
+            + Debug,
+    {
+        let object: K = serde_json::from_value(object)?;
+        Ok(self.api().create(&PostParams::default(), &object).await?)
+    }
+
+    /// A job.
+    pub async fn job(&self, name: &str) -> Result<TrainingJob> {
+        Ok(self.api().get(name).await?)
+    }
+
+    /// A gang.
+    pub async fn gang(&self, name: &str) -> Result<Gang> {
+        Ok(self.api().get(name).await?)
+    }
+
+    /// All pods of the namespace.
+    pub async fn pods(&self) -> Result<Vec<Pod>> {
+        Ok(self.api::<Pod>().list(&ListParams::default()).await?.items)
+    }
+
+    /// Reasons and messages of the events about an object, for messages of failures.
+    pub async fn events(&self, about: &str) -> Result<Vec<(String, String)>> {
+        let events = self.api::<Event>().list(&ListParams::default()).await?.items;
+        Ok(events
+            .into_iter()
+            .filter(|event| event.involved_object.name.as_deref() == Some(about))
+            .map(|event| (event.reason.unwrap_or_default(), event.message.unwrap_or_default()))
+            .collect())
+    }
+
+    /// Waits until `look` finds something. `patience` is virtual or real, as the backend's time.
+    ///
+    /// # Errors
+    /// What was seen last, when patience ends.
+    pub async fn eventually<T, F, Fut>(&self, what: &str, patience: Duration, mut look: F) -> Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<Result<T, String>>>,
+    {
+        let until = Instant::now() + patience;
+        loop {
+            let seen = match look().await? {
+                Ok(found) => return Ok(found),
+                Err(seen) => seen,
+            };
+            if Instant::now() >= until {
+                bail!("{what}: not within {patience:?}; last seen: {seen}");
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Waits until a job is in a phase, and fails at once when it has ended in another.
+    pub async fn phase(&self, name: &str, phase: muster_api::JobPhase, patience: Duration) -> Result<TrainingJob> {
+        let api = self.api::<TrainingJob>();
+        let what = format!("job {name} {phase:?}");
+        self.eventually(&what, patience, || async {
+            let job = api.get(name).await?;
+            let status = job.status.clone().unwrap_or_default();
+            let now = status.phase.unwrap_or_default();
+            if now == phase {
+                return Ok(Ok(job));
+            }
+            if now.is_final() {
+                bail!("job {name} is {now:?}: {:?}", status.message);
+            }
+            Ok(Err(format!("{now:?} {:?} {:?}", status.reason, status.message)))
+        })
+        .await
+    }
+
+    /// Ends the scenario: on a real cluster, what it made is removed.
+    pub async fn end(self) -> Result<()> {
+        self.fleet.stop();
+        self.stop.cancel();
+        if self.backend == Backend::Cluster {
+            clean(&self.admin).await?;
+        }
+        let _ = self.nodes;
+        Ok(())
+    }
+}
+
+async fn client(kubeconfig: &std::path::Path) -> Result<Client> {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig)?;
+    let mut config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+/// Installs what the chart installs, without the Deployment.
+async fn install(admin: &Client) -> Result<()> {
+    muster_playground::install::install(admin).await.map_err(Into::into)
+}
+
+/// Removes jobs, gangs, pods and nodes that an earlier scenario left, whatever holds them.
+async fn clean(admin: &Client) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(admin.clone());
+    let ours = namespaces.list(&ListParams::default()).await?;
+    for namespace in ours.items.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("scenario-")) {
+        let patch = serde_json::json!({ "metadata": { "finalizers": null } });
+        let patch = kube::api::Patch::Merge(&patch);
+        for job in Api::<TrainingJob>::namespaced(admin.clone(), &namespace).list(&ListParams::default()).await? {
+            let api: Api<TrainingJob> = Api::namespaced(admin.clone(), &namespace);
+            let _ = api.delete(&job.name_any(), &DeleteParams::default()).await;
+        }
+        for gang in Api::<Gang>::namespaced(admin.clone(), &namespace).list(&ListParams::default()).await? {
+            let api: Api<Gang> = Api::namespaced(admin.clone(), &namespace);
+            let _ = api.delete(&gang.name_any(), &DeleteParams::default()).await;
+            let _ = api.patch(&gang.name_any(), &kube::api::PatchParams::default(), &patch).await;
+        }
+        let pods: Api<Pod> = Api::namespaced(admin.clone(), &namespace);
+        for pod in pods.list(&ListParams::default()).await? {
+            if !pod.finalizers().is_empty() {
+                let _ = pods.patch(&pod.name_any(), &kube::api::PatchParams::default(), &patch).await;
+            }
+        }
+        let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        pods.delete_collection(&now, &ListParams::default()).await?;
+        namespaces.delete(&namespace, &DeleteParams::default()).await?;
+    }
+    let nodes: Api<Node> = Api::all(admin.clone());
+    nodes.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+    Ok(())
+}
