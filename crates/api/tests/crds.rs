@@ -18,8 +18,9 @@ fn crds_are_current() {
     }
     let found: BTreeSet<String> = fs::read_dir(&folder)
         .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".yaml"))
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
         .collect();
     assert_eq!(found, expected, "files in crds/ and kinds");
 }

@@ -263,7 +263,7 @@ pub const CASES: &[Case] = &[
         "spec.template.spec.schedulerName",
         "schedulerName must not be set: Muster is the scheduler of these pods",
         r#"{"spec":{"template":{"spec":{"schedulerName":"s"}}}}"#,
-        r#"{}"#,
+        "{}",
     ),
     case(
         JOB,
@@ -277,7 +277,7 @@ pub const CASES: &[Case] = &[
         "spec.template.spec.schedulingGroup",
         "schedulingGroup must not be set: Muster places the pods as a gang itself",
         r#"{"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"g"}}}}}"#,
-        r#"{}"#,
+        "{}",
     ),
     case(
         JOB,
@@ -469,7 +469,7 @@ pub const CASES: &[Case] = &[
         "metadata.name",
         "metadata.name must have at most 63 characters",
         r#"{"metadata":{"name":"a234567890123456789012345678901234567890123456789012345678901234"}}"#,
-        r#"{}"#,
+        "{}",
     ),
     case(
         "AcceleratorClass",
