@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Longest wait for the server to serve the kinds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The kinds are installed once, whichever test comes first.
+static INSTALLED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
+
 pub struct Server {
     client: Client,
 }
@@ -30,7 +33,7 @@ impl Server {
         let kubeconfig = Kubeconfig::read_from(path).expect("the kubeconfig is readable");
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
         let server = Self { client: Client::try_from(config).unwrap() };
-        server.install().await;
+        INSTALLED.get_or_init(|| server.install()).await;
         Some(server)
     }
 
