@@ -257,22 +257,27 @@ fn decisions(engine: &mut Engine, name: &str, devices: u32, random: &mut Random)
     print("  search and naming alone", searches, "");
 }
 
-/// Foreign use coming and going on random nodes: what one node event costs.
+/// Foreign use coming and going on random nodes: what one node event costs, and what it costs with every shape's
+/// counts brought up to date at once (they are when next asked for).
 fn events(engine: &mut Engine, name: &str, nodes: u64, random: &mut Random) {
-    let mut times = Vec::new();
-    for round in 0..20_000 {
+    let (mut times, mut caught_up) = (Vec::new(), Vec::new());
+    for round in 0..40_000 {
         let node = format!("node-{:06}", random.below(nodes));
         let requests = Resources::of([(GPU, 1), ("pods", 1)]);
-        let event = Event::Use { id: format!("e{round}"), node: node.into(), requests };
+        let id = format!("e{}", round / 2);
+        let event = if round % 2 == 0 {
+            Event::Use { id, node: node.into(), requests }
+        } else {
+            Event::UseGone { id }
+        };
         let start = Instant::now();
         engine.apply(event);
         times.push(micros(start.elapsed()));
-        let event = Event::UseGone { id: format!("e{round}") };
-        let start = Instant::now();
-        engine.apply(event);
-        times.push(micros(start.elapsed()));
+        black_box(engine.decide(0, 0));
+        caught_up.push(micros(start.elapsed()));
     }
     print(name, times, "");
+    print("  with all shapes caught up", caught_up, "");
 }
 
 fn decide130k() {

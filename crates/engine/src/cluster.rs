@@ -238,7 +238,7 @@ impl Cluster {
                 *used = used.saturating_add(amount.saturating_mul(sign));
             }
             node.users = if sign > 0 { node.users + 1 } else { node.users.saturating_sub(1) };
-            self.index.refresh(&self.tree, *slot, node);
+            self.index.note(*slot);
             if sign < 0 {
                 self.forget_if_unused(*slot);
             }
@@ -272,6 +272,26 @@ impl Cluster {
     /// The chain with this key.
     pub fn chain(&mut self, key: &ChainKey) -> ChainId {
         self.index.chain(&self.tree, &self.nodes, key)
+    }
+
+    /// Brings a shape's counts up to date.
+    pub fn sync(&mut self, shape: ShapeId) {
+        self.index.sync(&self.tree, &self.nodes, shape);
+    }
+
+    /// Brings all counts up to date.
+    pub fn sync_all(&mut self) {
+        self.index.sync_all(&self.tree, &self.nodes);
+    }
+
+    /// Runs `work` in a way that room made in it wakes nobody: it is taken back before the end.
+    pub fn quietly<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        self.sync_all();
+        let quiet = std::mem::replace(&mut self.index.quiet, true);
+        let result = work(self);
+        self.sync_all();
+        self.index.quiet = quiet;
+        result
     }
 
     /// Hides nodes from a shape (`true`) or shows them again. Nobody is woken by it.

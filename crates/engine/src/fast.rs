@@ -69,9 +69,29 @@ impl Counts<'_> {
         self.slots(leaf, self.leaf) * self.sizes[self.leaf] / self.unit()
     }
 
+    /// No leaf domain holds more such blocks, unless it is in the last bucket.
+    fn largest_bin(&self) -> u64 {
+        let largest = self.problem.cluster.index.largest_bucket(self.chain) as u64;
+        (largest * self.sizes[self.leaf] / self.unit()).max(1)
+    }
+
     /// Whether every domain of a depth has exactly one inside it: then the inner says it all.
     fn repeats_inner(&self, depth: usize) -> bool {
         depth < self.leaf && self.tree.at_depth(depth).len() == self.tree.at_depth(depth + 1).len()
+    }
+
+    /// Calls `see` for every leaf domain inside one that holds anything, in the order of the tree.
+    fn each_leaf(&self, domain: DomainId, depth: usize, see: &mut impl FnMut(DomainId, u64)) {
+        if depth == self.leaf {
+            let blocks = self.bin(domain);
+            if blocks > 0 {
+                see(domain, blocks);
+            }
+        } else if self.problem.cluster.index.raw(self.chain, domain, false) > 0 {
+            for child in &self.tree.domain(domain).children {
+                self.each_leaf(*child, depth + 1, see);
+            }
+        }
     }
 
     /// Domains inside one at a deeper depth, in the order of the tree.
@@ -90,7 +110,7 @@ impl Counts<'_> {
 }
 
 /// Places as many units as fit, in the engine's own order. With `strict`, Preferred rules bind, and nothing is found
-/// if that costs units. `None` also if the rules are of a kind that is left to the general solver.
+/// if that costs units.
 pub fn place(problem: &Problem<'_>, strict: bool) -> Option<Picked> {
     let role = &problem.on.spec.roles[0];
     let tree = &problem.cluster.tree;
@@ -121,7 +141,6 @@ pub fn place(problem: &Problem<'_>, strict: bool) -> Option<Picked> {
                 return Some(Picked { leaves, chunk: counts.chunk(), proven });
             }
             Outcome::Elsewhere => {}
-            Outcome::TooHard => return None,
         }
     }
     None
@@ -132,8 +151,6 @@ enum Outcome {
     Found(Vec<(DomainId, u64)>, bool),
     /// No domain of this depth holds it.
     Elsewhere,
-    /// Some does, but this solver has no good way to fill it.
-    TooHard,
 }
 
 /// Ids from the outermost domain to this one: sorting by it walks the tree depth first.
@@ -207,14 +224,13 @@ fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
     candidates.retain(|(count, _)| spares.saturating_sub(count - pods) == least_missing);
     let blocks = pods / counts.unit();
     // No plan has fewer leaf domains than this.
-    let largest = counts.problem.cluster.index.largest_bucket(counts.chain) as u64;
-    let largest_bin = (largest * counts.sizes[counts.leaf] / counts.unit()).max(1);
-    let floor = if largest < 1_023 { blocks.div_ceil(largest_bin) } else { 1 };
+    let capped = counts.problem.cluster.index.largest_bucket(counts.chain) >= 1_023;
+    let floor = if capped { 1 } else { blocks.div_ceil(counts.largest_bin()) };
     let mut best: Option<(Vec<u64>, Leaves)> = None;
     let all = candidates.len();
     let mut all_proven = all <= MOST_OUTER;
     for (_, domain) in candidates.into_iter().take(MOST_OUTER) {
-        let Some(plan) = fill(counts, domain, depth, need) else { return Outcome::TooHard };
+        let plan = fill(counts, domain, depth, need);
         let key = plan.domains(counts, depth);
         let reached = plan.leaves.len() as u64 == floor && key[1..].iter().all(|used| *used == 1);
         all_proven &= plan.proven;
@@ -259,7 +275,7 @@ impl Filled {
 }
 
 /// Fills a domain with `need` blocks of its own size.
-fn fill(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Option<Filled> {
+fn fill(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Filled {
     // Depths between this one and the leaves at which domains really differ from those inside them.
     let between: Vec<usize> = (depth + 1..counts.outer_leaf).filter(|d| !counts.repeats_inner(*d)).collect();
     let ruled = (depth + 1..counts.outer_leaf).any(|d| forest::ratio(&counts.sizes, d) > 1);
@@ -268,17 +284,50 @@ fn fill(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Optio
         [] => {
             let bins = leaf_bins(counts, domain, depth);
             let leaves = nodes::tightest(&bins, blocks);
-            Some(Filled { leaves, proven: true })
+            Filled { leaves, proven: true }
         }
-        [.., middle] if !ruled => Some(rank(counts, domain, depth, middle, blocks, between.len() == 1)),
+        [.., middle] if !ruled => rank(counts, domain, depth, middle, blocks, between.len() == 1),
         [mut middle] => {
             // Under its outermost name, so that all its rules count.
             while middle > depth + 1 && counts.repeats_inner(middle - 1) {
                 middle -= 1;
             }
-            table(counts, domain, depth, middle, need)
+            table(counts, domain, depth, middle, need).unwrap_or_else(|| poured(counts, domain, depth, need))
         }
-        _ => None,
+        _ => poured(counts, domain, depth, need),
+    }
+}
+
+/// What always works: the child that just holds the rest, else the largest, and so on down.
+fn poured(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Filled {
+    let mut leaves = Vec::new();
+    pour(counts, domain, depth, need, &mut leaves);
+    Filled { leaves, proven: false }
+}
+
+fn pour(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64, leaves: &mut Leaves) {
+    if depth == counts.leaf {
+        leaves.push((domain, need * counts.sizes[depth] / counts.unit()));
+        return;
+    }
+    let mut rest = need * forest::ratio(&counts.sizes, depth);
+    let children = counts.tree.domain(domain).children.iter();
+    let mut bins: Bins = children
+        .map(|child| (counts.slots(*child, depth + 1), *child))
+        .filter(|(slots, _)| *slots > 0)
+        .collect();
+    bins.sort_unstable();
+    while rest > 0 {
+        let enough = bins.partition_point(|(slots, _)| *slots < rest);
+        let (slots, child) = if enough < bins.len() {
+            bins.remove(enough)
+        } else {
+            let Some(largest) = bins.pop() else { return };
+            largest
+        };
+        let give = rest.min(slots);
+        pour(counts, child, depth + 1, give, leaves);
+        rest -= give;
     }
 }
 
@@ -287,10 +336,8 @@ type Bins = Vec<(u64, DomainId)>;
 
 /// Leaf domains inside a domain with their blocks, most first.
 fn leaf_bins(counts: &Counts<'_>, domain: DomainId, depth: usize) -> Bins {
-    let mut leaves = Vec::new();
-    counts.inside(domain, depth, counts.leaf, &mut leaves);
-    let mut bins: Vec<(u64, DomainId)> =
-        leaves.into_iter().map(|leaf| (counts.bin(leaf), leaf)).filter(|(slots, _)| *slots > 0).collect();
+    let mut bins = Vec::new();
+    counts.each_leaf(domain, depth, &mut |leaf, blocks| bins.push((blocks, leaf)));
     bins.sort_unstable_by_key(|(slots, leaf)| (Reverse(*slots), *leaf));
     bins
 }
@@ -308,7 +355,8 @@ fn rank(
 ) -> Filled {
     let mut ids = Vec::new();
     counts.inside(domain, depth, middle, &mut ids);
-    let middles: Vec<Vec<u32>> = ids.iter().map(|id| histogram(counts, *id, middle)).collect();
+    let most = counts.largest_bin() as usize;
+    let middles: Vec<Vec<u32>> = ids.iter().map(|id| histogram(counts, *id, middle, most)).collect();
     let mut all = Vec::new();
     middles.iter().for_each(|middle| add(&mut all, middle));
     let (fewest, smallest) = largest_first(&all, blocks);
@@ -342,18 +390,16 @@ fn rank(
     Filled { leaves, proven }
 }
 
-/// How many leaf domains of each number of blocks lie inside a domain.
-fn histogram(counts: &Counts<'_>, domain: DomainId, depth: usize) -> Vec<u32> {
-    let mut leaves = Vec::new();
-    counts.inside(domain, depth, counts.leaf, &mut leaves);
-    let mut all: Vec<u32> = Vec::new();
-    for leaf in leaves {
-        let slots = counts.bin(leaf) as usize;
-        if slots >= all.len() {
-            all.resize(slots + 1, 0);
+/// How many leaf domains of each number of blocks lie inside a domain; `most` is the largest number there is.
+fn histogram(counts: &Counts<'_>, domain: DomainId, depth: usize, most: usize) -> Vec<u32> {
+    let mut all: Vec<u32> = vec![0; most + 1];
+    counts.each_leaf(domain, depth, &mut |_, blocks| {
+        let blocks = blocks as usize;
+        if blocks >= all.len() {
+            all.resize(blocks + 1, 0);
         }
-        all[slots] += 1;
-    }
+        all[blocks] += 1;
+    });
     all
 }
 

@@ -24,6 +24,8 @@ use crate::{
 const MOST_SHAPES: usize = 64;
 /// Chains kept at once.
 const MOST_CHAINS: usize = 256;
+/// Changes noted before everything is dropped rather than caught up with.
+const LONGEST_LOG: usize = 1_000_000;
 /// Leaf domains with more blocks than this share a bucket.
 const LARGEST_BUCKET: usize = 1_023;
 
@@ -143,6 +145,8 @@ struct Shape {
     tally: BTreeMap<NodeRefusal, u32>,
     /// The most pods that any node would hold empty (never lowered).
     largest: u16,
+    /// How much of the index's log of changed nodes it has taken in.
+    seen: usize,
     /// Counts increases of fits: whoever was refused before one may be asked again.
     version: u64,
     chains: Vec<ChainId>,
@@ -235,6 +239,9 @@ pub struct Index {
     /// Cells by node and then shape.
     cells: Vec<Cell>,
     stride: usize,
+    /// Nodes whose use changed, in order. Each shape takes them in when it is next needed: shapes that nobody asks for
+    /// cost nothing, and a node that changes often is looked at once.
+    log: Vec<Slot>,
     /// Counts how often everything was dropped: ids from before are void.
     pub generation: u64,
     /// While true, increases of fits are trials and wake nobody.
@@ -256,8 +263,9 @@ impl Index {
 
     /// The shape with this key, built if need be.
     pub fn shape(&mut self, tree: &Tree, nodes: &[Option<NodeState>], key: &ShapeKey) -> ShapeId {
-        if let Some(id) = self.by_shape.get(key) {
-            return *id;
+        if let Some(id) = self.by_shape.get(key).copied() {
+            self.sync(tree, nodes, id);
+            return id;
         }
         let id = self.shapes.len();
         self.widen(id + 1, nodes.len());
@@ -270,6 +278,7 @@ impl Index {
             empty,
             tally,
             largest: 0,
+            seen: self.log.len(),
             version: 0,
             chains: Vec::new(),
         });
@@ -371,16 +380,41 @@ impl Index {
         }
     }
 
-    /// Only a node's use changed.
-    pub fn refresh(&mut self, tree: &Tree, slot: Slot, node: &NodeState) {
-        if node.leaf.is_none() || self.shapes.is_empty() {
-            return;
+    /// Only a node's use changed: noted, and taken in by each shape when it is next needed.
+    pub fn note(&mut self, slot: Slot) {
+        if !self.shapes.is_empty() {
+            self.log.push(slot);
         }
-        self.widen(self.shapes.len(), slot + 1);
-        for id in 0..self.shapes.len() {
+        if self.log.len() > LONGEST_LOG {
+            self.clear();
+        }
+    }
+
+    /// Brings a shape up to date.
+    pub fn sync(&mut self, tree: &Tree, nodes: &[Option<NodeState>], id: ShapeId) {
+        let from = self.shapes[id].seen;
+        for at in from..self.log.len() {
+            let slot = self.log[at];
+            let Some(node) = nodes.get(slot).and_then(Option::as_ref).filter(|node| node.leaf.is_some())
+            else {
+                continue;
+            };
+            self.widen(self.shapes.len(), slot + 1);
             let mut cell = self.cells[slot * self.stride + id];
             self.shapes[id].key.refresh(&mut cell, node);
             self.put(tree, slot, id, node.leaf, cell);
+        }
+        self.shapes[id].seen = self.log.len();
+    }
+
+    /// Brings every shape up to date and empties the log.
+    pub fn sync_all(&mut self, tree: &Tree, nodes: &[Option<NodeState>]) {
+        for id in 0..self.shapes.len() {
+            self.sync(tree, nodes, id);
+        }
+        self.log.clear();
+        for shape in &mut self.shapes {
+            shape.seen = 0;
         }
     }
 

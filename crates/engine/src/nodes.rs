@@ -34,6 +34,13 @@ pub fn by_room(problem: &Problem<'_>, leaf: DomainId, chunk: u64) -> Vec<(u64, S
 
 /// Puts pods of the first role on nodes of a leaf domain: the fewest nodes, and of those rather the fuller ones.
 pub fn choose(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> Vec<(Slot, u32)> {
+    if one_block_each(problem, chunk) {
+        let index = &problem.cluster.index;
+        let shape = problem.on.ids[0].shape;
+        let holds = |slot: &&Slot| u64::from(index.cell(shape, **slot).fit) >= chunk;
+        let nodes = problem.cluster.tree.domain(leaf).nodes.iter().filter(holds);
+        return nodes.take((pods / chunk) as usize).map(|slot| (*slot, chunk as u32)).collect();
+    }
     let mut chosen: Vec<(Slot, u32)> = tightest(&by_room(problem, leaf, chunk), pods)
         .into_iter()
         .map(|(slot, pods)| (slot, pods as u32))

@@ -17,7 +17,7 @@ use crate::{
     cost::Packing,
     dp::{Best, Search},
     explain, fast,
-    forest::{self, Forest},
+    forest::Forest,
     greedy, layout, nodes,
     problem::{self, OnClass, Prepared, Problem},
     spares,
@@ -26,7 +26,10 @@ use crate::{
 };
 
 /// Steps that the exact search may take for one gang and class. A step is a few nanoseconds.
-pub const EXACT_STEPS: u64 = 1_000_000;
+pub const EXACT_STEPS: u64 = 500_000;
+/// Beyond this many leaf domains a placement found by look-ups is taken though nothing proves it the best: a search over
+/// all of them would take longer than such a decision is worth.
+const MOST_LEAVES: usize = 2_000;
 
 /// What to place, and under which circumstances.
 pub struct Request<'a> {
@@ -107,6 +110,9 @@ pub fn place_prepared(
     let mut nearest: Option<Reason> = None;
     for on in &prepared.classes {
         let shapes: BTreeSet<usize> = on.ids.iter().map(|ids| ids.shape).collect();
+        for shape in &shapes {
+            cluster.sync(*shape);
+        }
         if !avoid.is_empty() {
             for shape in &shapes {
                 cluster.hide(avoid, *shape, true);
@@ -141,7 +147,8 @@ fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result
     if let Some(picked) = quick.as_ref().filter(|picked| picked.proven) {
         return Ok(finish_picked(&problem, picked));
     }
-    if let Some(picked) = quick.as_ref().filter(|_| least_steps(&problem) > request.steps) {
+    let large = cluster.tree.at_depth(cluster.tree.leaf_depth()).len() > MOST_LEAVES;
+    if let Some(picked) = quick.as_ref().filter(|_| large) {
         return Ok(finish_picked(&problem, picked));
     }
     let forest = Forest::build(&problem);
@@ -160,19 +167,6 @@ fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result
         Ok(best) => Ok(finish(&problem, &forest, &best, false)),
         Err(short) => Err(Reason::NotFound { states: short.tried }),
     }
-}
-
-/// Steps that the exact search of one role takes at least, so that its forest need not be built to know.
-fn least_steps(problem: &Problem<'_>) -> u64 {
-    let role = &problem.on.spec.roles[0];
-    let ids = &problem.on.ids[0];
-    let leaf = problem.cluster.tree.leaf_depth();
-    let sizes = forest::block_sizes(role, leaf, false);
-    let room = u64::from(problem.cluster.index.count(ids.shape, problem.top, false)) / sizes[leaf];
-    let blocks = u64::from(role.max()) * u64::from(role.pods) / sizes[leaf];
-    // A leaf domain with more room than the gang needs counts with what it needs only.
-    let leaves = problem.cluster.tree.at_depth(leaf).len() as u64;
-    if room < 4 * blocks { 0 } else { room.min(blocks * leaves / 4) * blocks / 2 }
 }
 
 /// Look-ups: all Preferred rules kept if that costs no unit.

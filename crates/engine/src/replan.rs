@@ -94,10 +94,7 @@ pub fn replan(
 ) -> Result<(Placement, How), Reason> {
     spec::compile(&cluster.tree, gang, None)?;
     // What is given up and taken back here are trials.
-    let quiet = std::mem::replace(&mut cluster.index.quiet, true);
-    let result = try_all(cluster, gang, plan, lost);
-    cluster.index.quiet = quiet;
-    result
+    cluster.quietly(|cluster| try_all(cluster, gang, plan, lost))
 }
 
 fn try_all(

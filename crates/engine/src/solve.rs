@@ -44,7 +44,7 @@ pub fn solve(
         .iter()
         .map(|(gang, order)| {
             let request =
-                Request { order: order.as_deref(), steps: 20 * EXACT_STEPS, ..Request::fresh(gang) };
+                Request { order: order.as_deref(), steps: 40 * EXACT_STEPS, ..Request::fresh(gang) };
             let found = place::place(&mut cluster, &request)?;
             let placement = found.placement(&cluster, gang);
             let order = order.clone().unwrap_or_else(|| spec::standard_order(&cluster.tree, gang));

@@ -7,7 +7,7 @@
 //! Depths: the root (the cluster) is 0, the level at position i of the topology is i + 1, nodes come after the last.
 
 use muster_model::{DomainKey, NodeName, Topology};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Index of a domain in the tree's arena.
 pub type DomainId = usize;
@@ -25,8 +25,8 @@ pub struct Domain {
     pub key: Option<DomainKey>,
     /// The domains inside it, by key.
     pub children: Vec<DomainId>,
-    /// Its nodes, if it is of the innermost level.
-    pub nodes: BTreeSet<Slot>,
+    /// Its nodes, ascending, if it is of the innermost level.
+    pub nodes: Vec<Slot>,
 }
 
 /// The tree.
@@ -38,7 +38,9 @@ pub struct Tree {
     /// Parents by domain, apart from the rest: every change walks along them.
     parents: Vec<DomainId>,
     /// Domains by depth.
-    at_depth: Vec<BTreeSet<DomainId>>,
+    at_depth: Vec<Vec<DomainId>>,
+    /// Position of each domain among those of its depth.
+    position: Vec<usize>,
     vacant: Vec<DomainId>,
     /// How many nodes carry a label of each level.
     carried: Vec<usize>,
@@ -54,10 +56,18 @@ impl Tree {
     /// A tree without nodes.
     pub fn new(topology: Topology) -> Self {
         let carried = vec![0; topology.levels.len()];
-        let root = Domain { depth: 0, key: None, children: Vec::new(), nodes: BTreeSet::new() };
-        let mut at_depth = vec![BTreeSet::new(); topology.levels.len() + 1];
-        at_depth[0].insert(ROOT);
-        Self { topology, domains: vec![root], parents: vec![ROOT], at_depth, vacant: Vec::new(), carried }
+        let root = Domain { depth: 0, key: None, children: Vec::new(), nodes: Vec::new() };
+        let mut at_depth = vec![Vec::new(); topology.levels.len() + 1];
+        at_depth[0].push(ROOT);
+        Self {
+            topology,
+            domains: vec![root],
+            parents: vec![ROOT],
+            at_depth,
+            position: vec![0],
+            vacant: Vec::new(),
+            carried,
+        }
     }
 
     /// Depth of the innermost domains above the nodes.
@@ -88,8 +98,8 @@ impl Tree {
         self.parents[id]
     }
 
-    /// Domains of a depth, by id.
-    pub fn at_depth(&self, depth: usize) -> &BTreeSet<DomainId> {
+    /// Domains of a depth, in no particular order.
+    pub fn at_depth(&self, depth: usize) -> &[DomainId] {
         &self.at_depth[depth]
     }
 
@@ -138,7 +148,10 @@ impl Tree {
                 Err(position) => self.grow(at, position, key),
             };
         }
-        self.domains[at].nodes.insert(slot);
+        let nodes = &mut self.domains[at].nodes;
+        if let Err(position) = nodes.binary_search(&slot) {
+            nodes.insert(position, slot);
+        }
         at
     }
 
@@ -151,7 +164,7 @@ impl Tree {
 
     fn grow(&mut self, parent: DomainId, position: usize, key: DomainKey) -> DomainId {
         let depth = self.domains[parent].depth + 1;
-        let domain = Domain { depth, key: Some(key), children: Vec::new(), nodes: BTreeSet::new() };
+        let domain = Domain { depth, key: Some(key), children: Vec::new(), nodes: Vec::new() };
         let id = if let Some(id) = self.vacant.pop() {
             self.domains[id] = domain;
             self.parents[id] = parent;
@@ -159,16 +172,20 @@ impl Tree {
         } else {
             self.domains.push(domain);
             self.parents.push(parent);
+            self.position.push(0);
             self.domains.len() - 1
         };
         self.domains[parent].children.insert(position, id);
-        self.at_depth[depth].insert(id);
+        self.position[id] = self.at_depth[depth].len();
+        self.at_depth[depth].push(id);
         id
     }
 
     /// Takes a node out of its leaf domain; domains left empty vanish.
     pub fn remove(&mut self, slot: Slot, leaf: DomainId) {
-        self.domains[leaf].nodes.remove(&slot);
+        if let Ok(position) = self.domains[leaf].nodes.binary_search(&slot) {
+            self.domains[leaf].nodes.remove(position);
+        }
         let mut at = leaf;
         while at != ROOT && self.domains[at].nodes.is_empty() && self.domains[at].children.is_empty() {
             let parent = self.parents[at];
@@ -177,7 +194,11 @@ impl Tree {
             {
                 self.domains[parent].children.remove(position);
             }
-            self.at_depth[self.domains[at].depth].remove(&at);
+            let peers = &mut self.at_depth[self.domains[at].depth];
+            peers.swap_remove(self.position[at]);
+            if let Some(moved) = peers.get(self.position[at]) {
+                self.position[*moved] = self.position[at];
+            }
             self.vacant.push(at);
             at = parent;
         }
