@@ -126,6 +126,7 @@ impl Operator {
             unsynced -= usize::from(event.synced());
             core.apply(event, self.clock.millis());
         }
+        core.start();
         self.shown.send_modify(|shown| shown.synced = true);
         let mut flying = FuturesUnordered::new();
         let mut shown_at = 0;

@@ -230,7 +230,7 @@ impl fmt::Display for Reason {
                 if let Some(miss) = nearest.first() {
                     write!(f, "; nearest: {miss}")?;
                 }
-                write!(f, "; nodes: {}", tally(nodes))
+                if nodes.is_empty() { Ok(()) } else { write!(f, "; nodes: {}", tally(nodes)) }
             }
             Self::NotFound { states } => write!(f, "no placement found in {states} states of the search"),
             Self::PodRefused { message } => write!(f, "the API server refused a pod: {message}"),

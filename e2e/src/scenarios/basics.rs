@@ -68,8 +68,16 @@ pub async fn impossible_job_says_why(world: &World) -> Result<()> {
     let status = refused.status.unwrap_or_default();
     ensure!(status.reason.as_deref() == Some("InsufficientCapacity"), "{status:?}");
     let message = status.message.unwrap_or_default();
-    ensure!(message.contains("nearest"), "the nearest miss is missing: {message}");
+    ensure!(message.contains("4 of at least 8"), "how near it comes is missing: {message}");
     ensure!(world.pods().await?.is_empty(), "an impossible job has pods");
+    // Eight stages, a node each, in one rack of four nodes: never, and the largest rack is named.
+    let rack = json!({ "within": "Rack", "mode": "Required" });
+    let stages = job("stages", 1).with("parallelism.tensor", 8).with("parallelism.pipeline", 8);
+    world.submit(&stages.with("placement.pipeline", rack)).await?;
+    let status = reason(world, "stages").await?.status.unwrap_or_default();
+    ensure!(status.reason.as_deref() == Some("SegmentTooLarge"), "{status:?}");
+    let message = status.message.unwrap_or_default();
+    ensure!(message.contains("rack-0") && message.contains("takes 4"), "the nearest miss is missing: {message}");
     // 16 ranks of tensor parallelism do not fit an NVLink domain of 8: invalid for every allowed class.
     world.submit(&job("tootensor", 1).with("parallelism.tensor", 16)).await?;
     let invalid = reason(world, "tootensor").await?;
@@ -166,9 +174,13 @@ pub async fn quota_for_a_part_leaves_no_pods(world: &World) -> Result<()> {
     let message = status.message.unwrap_or_default();
     ensure!(message.contains("few"), "the quota is not named: {message}");
     ensure!(world.pods().await?.is_empty(), "pods of a refused gang are there");
-    // Limits are not foreseen: the API server refuses in the midst, and what was created goes.
+    // Quotas with scopes are not foreseen: the API server refuses in the midst, and what was created goes.
+    let scoped = json!({
+        "metadata": { "name": "limits" },
+        "spec": { "hard": { "pods": "3" }, "scopes": ["NotTerminating"] },
+    });
+    world.create::<ResourceQuota>(scoped).await?;
     world.api::<ResourceQuota>().delete("few", &kube::api::DeleteParams::default()).await?;
-    world.create::<ResourceQuota>(quota("limits", json!({ "limits.nvidia.com/gpu": "24", "limits.cpu": "1" }))).await?;
     world
         .eventually("the refusal of the API server", 2 * MINUTE, || async {
             let status = world.job("part").await?.status.unwrap_or_default();

@@ -32,7 +32,8 @@ pub async fn killed_at_twenty_points(world: &World) -> Result<()> {
         ranks_are_a_permutation(&pods, 8)?;
         oracle::check(world).await?;
         let status = world.job(&name).await?.status.unwrap_or_default();
-        ensure!(status.restarts == 0, "killed at write {point}: {} restarts", status.restarts);
+        let events = world.events(&name).await?;
+        ensure!(status.restarts == 0, "killed at write {point}: {} restarts: {events:?}", status.restarts);
         delete(world, &name).await?;
         second.stop().await;
     }

@@ -11,7 +11,7 @@ pub mod nodes;
 macro_rules! for_each_scenario {
     ($scenario:ident) => {
         $scenario!(hgx_job_of_2048_gpus, basics::hgx_job_of_2048_gpus, nodes::hgx(256));
-        $scenario!(nvl72_expert_groups, basics::nvl72_expert_groups, nodes::nvl72(29));
+        $scenario!(nvl72_expert_groups, basics::nvl72_expert_groups, nodes::nvl72(32));
         $scenario!(impossible_job_says_why, basics::impossible_job_says_why, nodes::hgx(4));
         $scenario!(two_jobs_one_after_the_other, basics::two_jobs_one_after_the_other, nodes::hgx(8));
         $scenario!(waiting_writes_nothing, basics::waiting_writes_nothing, nodes::hgx(2));
@@ -26,7 +26,7 @@ macro_rules! for_each_scenario {
         $scenario!(budget_survives_a_restart, crash::budget_survives_a_restart, nodes::hgx(2));
         $scenario!(suspend_and_resume, lifecycle::suspend_and_resume, nodes::hgx(2));
         $scenario!(deadline_and_time_to_live, lifecycle::deadline_and_time_to_live, nodes::hgx(2));
-        $scenario!(deletion_leaves_nothing, lifecycle::deletion_leaves_nothing, nodes::hgx(16));
+        $scenario!(deletion_leaves_nothing, lifecycle::deletion_leaves_nothing, nodes::hgx(20));
         $scenario!(pinned_pods_are_bound_by_the_scheduler, lifecycle::pinned_pods_are_bound_by_the_scheduler, nodes::hgx(2));
         $scenario!(frameworks_get_their_environment, lifecycle::frameworks_get_their_environment, nodes::hgx(4));
     };

@@ -24,10 +24,10 @@ impl Core {
             return;
         }
         if !rt.in_force() {
-            self.sweep(key, now, |_, _| true);
+            self.sweep(key, |_, _| true);
             return;
         }
-        self.sweep(key, now, GangRt::stray);
+        self.sweep(key, GangRt::stray);
         let Some(rt) = self.gangs.get(key) else { return };
         let deciding = rt.loss.is_some() || rt.proposal.is_some() || rt.failed_plan.is_some();
         if deciding || rt.slots.lost().next().is_some() || self.creating.contains_key(key) {
@@ -61,7 +61,7 @@ impl Core {
         if !over && self.cluster.pods_of(&uid).any(|pod| !pod.terminal()) {
             self.wakes.insert((ended + patience, Wake::Gang(key.clone())));
         }
-        self.sweep(key, now, move |_, pod| over && !pod.terminal());
+        self.sweep(key, move |_, pod| over && !pod.terminal());
         let held: Vec<PodFacts> = self.cluster.pods_of(&uid).filter(|pod| pod.held()).cloned().collect();
         for pod in held {
             self.release(key, &pod);
@@ -69,38 +69,40 @@ impl Core {
     }
 
     /// Deletes the pods that are unwanted, and lets go of those that leave.
-    pub(super) fn sweep(
-        &mut self,
-        key: &ObjectKey,
-        now: Millis,
-        unwanted: impl Fn(&GangRt, &PodFacts) -> bool,
-    ) {
+    pub(super) fn sweep(&mut self, key: &ObjectKey, unwanted: impl Fn(&GangRt, &PodFacts) -> bool) {
         let Some(rt) = self.gangs.get(key) else { return };
-        let _ = now;
-        let uid = rt.uid();
-        let pods: Vec<PodFacts> =
-            self.cluster.pods_of(&uid).filter(|pod| unwanted(rt, pod)).cloned().collect();
-        for pod in pods {
-            self.delete(key, &pod);
+        let mut effects = Vec::new();
+        for pod in self.cluster.pods_of(&rt.uid()) {
+            let force = self.nobody_at(pod) && pod.leaving;
+            let asked = rt.deleting.get(&pod.uid);
+            let ask = if pod.leaving { force && asked != Some(&true) } else { asked.is_none() };
+            let release = pod.held() && !rt.releasing.contains(&pod.uid);
+            if (ask || release) && unwanted(rt, pod) {
+                effects.push((pod.clone(), ask, force));
+            }
+        }
+        for (pod, ask, force) in effects {
+            if ask {
+                self.delete(key, &pod, force);
+            }
             if pod.held() {
                 self.release(key, &pod);
             }
         }
     }
 
-    fn delete(&mut self, key: &ObjectKey, pod: &PodFacts) {
-        // Force only where no kubelet can be asked: the node is gone, or an administrator vouches for it.
-        let nobody_there = pod.node.as_ref().is_some_and(|node| match self.cluster.node(node) {
+    /// Whether no kubelet can be asked about a pod: its node is gone, or an administrator vouches that its
+    /// containers are.
+    fn nobody_at(&self, pod: &PodFacts) -> bool {
+        pod.node.as_ref().is_some_and(|node| match self.cluster.node(node) {
             None => true,
             Some(node) => node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE),
-        });
-        let force = nobody_there && pod.leaving;
-        if pod.leaving && !force {
-            return;
-        }
-        let Some(rt) = self.gangs.get_mut(key) else { return };
-        let asked = if force { Uid(format!("{}/force", pod.uid)) } else { pod.uid.clone() };
-        if rt.deleting.insert(asked) {
+        })
+    }
+
+    fn delete(&mut self, key: &ObjectKey, pod: &PodFacts, force: bool) {
+        if let Some(rt) = self.gangs.get_mut(key) {
+            rt.deleting.insert(pod.uid.clone(), force);
             self.out.push(Effect::DeletePod { pod: pod.key.clone(), uid: pod.uid.clone(), force });
         }
     }

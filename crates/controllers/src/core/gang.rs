@@ -96,8 +96,8 @@ pub struct GangRt {
     pub blueprints: BTreeMap<String, Blueprint>,
     /// Services and ConfigMaps of the plan, by name.
     pub needed: BTreeMap<String, Needed>,
-    /// Pods whose deletion was asked for.
-    pub deleting: BTreeSet<Uid>,
+    /// Pods whose deletion was asked for, and whether by force.
+    pub deleting: BTreeMap<Uid, bool>,
     /// Pods whose finalizer was asked away.
     pub releasing: BTreeSet<Uid>,
     /// Nodes on which a pod waits for room.
@@ -145,7 +145,7 @@ impl GangRt {
             failures: 0,
             blueprints: BTreeMap::new(),
             needed: BTreeMap::new(),
-            deleting: BTreeSet::new(),
+            deleting: BTreeMap::new(),
             releasing: BTreeSet::new(),
             blocked: BTreeSet::new(),
             released: false,

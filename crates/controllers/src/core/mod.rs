@@ -189,6 +189,13 @@ impl Core {
         }
     }
 
+    /// All that exists has been taken in: from now on a pod that is missing is missing.
+    pub fn start(&mut self) {
+        for rt in self.gangs.values_mut() {
+            rt.start();
+        }
+    }
+
     /// Parts of large plans, read before the first event.
     pub fn load_chunks(&mut self, chunks: BTreeMap<String, String>) {
         self.chunks = chunks;
@@ -418,7 +425,6 @@ impl Core {
                 rt.slots.observe(pod);
                 rt.checkpoint_step = rt.checkpoint_step.max(pod.checkpoint_step);
             }
-            rt.start();
             self.gangs.insert(key.clone(), rt);
             self.after_commit(&key);
         }

@@ -20,7 +20,7 @@ impl Core {
         self.look(key, now);
         if self.gangs.get(key).is_some_and(|rt| rt.leaving()) {
             self.inform_engine(key, true);
-            self.clear_out(key, now);
+            self.clear_out(key);
             return;
         }
         let blocked = self.blocked(key, now);
@@ -188,9 +188,9 @@ impl Core {
     }
 
     /// A leaving gang: its pods go, then its finalizer.
-    fn clear_out(&mut self, key: &ObjectKey, now: Millis) {
+    fn clear_out(&mut self, key: &ObjectKey) {
         self.creating.remove(key);
-        self.sweep(key, now, |_, _| true);
+        self.sweep(key, |_, _| true);
         let Some(rt) = self.gangs.get_mut(key) else { return };
         let uid = rt.uid();
         let awaited = rt.slots.iter().any(|planned| planned.state == SlotState::Asked);
