@@ -245,6 +245,19 @@ impl Cluster {
         }
     }
 
+    /// Takes away (`sign` −1) some use for a trial, or puts it back (1).
+    pub fn lend(&mut self, slots: &[Slot], requests: &Resources, sign: i64) {
+        let amounts = self.amounts(requests);
+        for slot in slots {
+            let Some(node) = self.nodes[*slot].as_mut() else { continue };
+            for (column, amount) in &amounts {
+                let used = cell(&mut node.used, *column);
+                *used = used.saturating_add(amount.saturating_mul(sign));
+            }
+            self.index.note(*slot);
+        }
+    }
+
     /// Foreign use began or changed.
     pub fn set_use(&mut self, id: String, node: &NodeName, requests: Resources) {
         let slot = self.slot_or_new(node);

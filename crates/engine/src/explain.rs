@@ -56,13 +56,11 @@ fn blocks_of(problem: &Problem<'_>, role: &RoleSpec) -> Vec<(u32, usize)> {
     all
 }
 
+/// Pods, and the domain or node that they belong to.
+pub type Holders = Vec<(u64, DomainId, Option<usize>)>;
+
 /// Domains of a depth, or nodes, with how many pods of a role they hold in blocks of what lies inside them.
-fn holders(
-    problem: &Problem<'_>,
-    role: usize,
-    depth: usize,
-    empty: bool,
-) -> Vec<(u64, DomainId, Option<usize>)> {
+pub fn holders(problem: &Problem<'_>, role: usize, depth: usize, empty: bool) -> Holders {
     let (tree, index) = (&problem.cluster.tree, &problem.cluster.index);
     let ids = &problem.on.ids[role];
     let leaf = tree.leaf_depth();
@@ -85,29 +83,42 @@ fn too_large(problem: &Problem<'_>, role: usize) -> Option<(u32, usize)> {
     })
 }
 
-/// Domains of a depth by what they lack for one more block, nearest first.
-fn misses(problem: &Problem<'_>, role: usize, depth: usize, pods: u32, empty: bool) -> Vec<DomainMiss> {
+/// The domains of a depth that lack least for one more block, with what they lack.
+pub fn nearest(problem: &Problem<'_>, role: usize, depth: usize, pods: u32, most: usize) -> Holders {
+    lacking(holders(problem, role, depth, false), pods, most)
+}
+
+fn lacking(mut all: Holders, pods: u32, most: usize) -> Holders {
     let wanted = u64::from(pods).max(1);
-    let tree = &problem.cluster.tree;
-    let mut all: Vec<(u64, DomainId, Option<usize>)> = holders(problem, role, depth, empty)
-        .into_iter()
-        .map(|(held, domain, slot)| (wanted - held % wanted, domain, slot))
-        .collect();
-    if all.len() > NEAREST {
-        all.select_nth_unstable(NEAREST);
-        all.truncate(NEAREST);
+    for (held, ..) in &mut all {
+        *held = wanted - *held % wanted;
+    }
+    if all.len() > most {
+        all.select_nth_unstable(most);
+        all.truncate(most);
     }
     all.sort_unstable();
-    all.into_iter()
-        .map(|(lacks, domain, slot)| {
-            let mut path = tree.path(domain);
-            if let Some(node) = slot.and_then(|slot| problem.cluster.node(slot)) {
-                path = format!("{path}/{}", node.name);
-            }
-            let level = tree.level_name(depth).to_owned();
-            DomainMiss { level, domain: path, pods: (wanted - lacks) as u32, wanted: pods }
-        })
-        .collect()
+    all
+}
+
+/// Names what domains lack.
+pub fn name(problem: &Problem<'_>, depth: usize, pods: u32, lacking: &Holders) -> Vec<DomainMiss> {
+    let tree = &problem.cluster.tree;
+    let named = lacking.iter().map(|(lacks, domain, slot)| {
+        let mut path = tree.path(*domain);
+        if let Some(node) = slot.and_then(|slot| problem.cluster.node(slot)) {
+            path = format!("{path}/{}", node.name);
+        }
+        let level = tree.level_name(depth).to_owned();
+        DomainMiss { level, domain: path, pods: pods.saturating_sub(*lacks as u32), wanted: pods }
+    });
+    named.collect()
+}
+
+/// Domains of a depth by what they lack for one more block, nearest first.
+fn misses(problem: &Problem<'_>, role: usize, depth: usize, pods: u32, empty: bool) -> Vec<DomainMiss> {
+    let all = lacking(holders(problem, role, depth, empty), pods, NEAREST);
+    name(problem, depth, pods, &all)
 }
 
 /// The level at which most pods are lost to blocks that must stay together, and the domains nearest to one more.

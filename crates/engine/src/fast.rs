@@ -11,7 +11,9 @@ use std::cmp::Reverse;
 
 use crate::{
     cost::potential,
-    forest, nodes,
+    forest,
+    index::LARGEST_BUCKET,
+    nodes,
     problem::Problem,
     tree::{DomainId, Tree},
 };
@@ -43,6 +45,8 @@ struct Counts<'a> {
     leaf: usize,
     /// The outermost depth whose domains are the leaf domains under another name.
     outer_leaf: usize,
+    /// Blocks that come up to a leaf domain per block that it is filled with.
+    per_bin: u64,
 }
 
 impl Counts<'_> {
@@ -66,10 +70,16 @@ impl Counts<'_> {
 
     /// Such blocks in a leaf domain.
     fn bin(&self, leaf: DomainId) -> u64 {
-        self.slots(leaf, self.leaf) * self.sizes[self.leaf] / self.unit()
+        let raw = u64::from(self.problem.cluster.index.raw(self.chain, leaf, false));
+        if self.per_bin == 1 { raw } else { raw / self.per_bin }
     }
 
-    /// No leaf domain holds more such blocks, unless it is in the last bucket.
+    /// Whether some leaf domain may hold more than its bucket says.
+    fn capped(&self) -> bool {
+        self.problem.cluster.index.largest_bucket(self.chain) >= LARGEST_BUCKET
+    }
+
+    /// No leaf domain holds more such blocks, unless they are capped.
     fn largest_bin(&self) -> u64 {
         let largest = self.problem.cluster.index.largest_bucket(self.chain) as u64;
         (largest * self.sizes[self.leaf] / self.unit()).max(1)
@@ -121,10 +131,11 @@ pub fn place(problem: &Problem<'_>, strict: bool) -> Option<Picked> {
     let units = role.allowed_at_most(problem.units_alone(0, false)).filter(|units| *units > 0)?;
     let chain = if strict { problem.on.ids[0].strict } else { problem.on.ids[0].loose };
     let sizes = forest::block_sizes(role, leaf, strict);
-    let mut counts = Counts { problem, tree, chain, sizes, leaf, outer_leaf: leaf };
+    let mut counts = Counts { problem, tree, chain, sizes, leaf, outer_leaf: leaf, per_bin: 1 };
     while counts.outer_leaf > 1 && counts.repeats_inner(counts.outer_leaf - 1) {
         counts.outer_leaf -= 1;
     }
+    counts.per_bin = counts.unit() / counts.sizes[leaf + 1];
     let pods = u64::from(units) * u64::from(role.pods);
     for depth in (problem.on.spec.within..=leaf).rev() {
         if counts.repeats_inner(depth) {
@@ -173,7 +184,7 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
     let spares = u64::from(spec.roles[0].spares);
     let mut best: Option<(Suits, DomainId)> = None;
     let mut seen = 0;
-    'all: for blocks in (need as usize).min(1_023)..=index.largest_bucket(counts.chain) {
+    'all: for blocks in (need as usize).min(LARGEST_BUCKET)..=index.largest_bucket(counts.chain) {
         for domain in index.bucket(counts.chain, blocks) {
             if counts.slots(domain, counts.leaf) < need {
                 continue;
@@ -224,8 +235,7 @@ fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
     candidates.retain(|(count, _)| spares.saturating_sub(count - pods) == least_missing);
     let blocks = pods / counts.unit();
     // No plan has fewer leaf domains than this.
-    let capped = counts.problem.cluster.index.largest_bucket(counts.chain) >= 1_023;
-    let floor = if capped { 1 } else { blocks.div_ceil(counts.largest_bin()) };
+    let floor = if counts.capped() { 1 } else { blocks.div_ceil(counts.largest_bin()) };
     let mut best: Option<(Vec<u64>, Leaves)> = None;
     let all = candidates.len();
     let mut all_proven = all <= MOST_OUTER;
@@ -286,7 +296,10 @@ fn fill(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Fille
             let leaves = nodes::tightest(&bins, blocks);
             Filled { leaves, proven: true }
         }
-        [.., middle] if !ruled => rank(counts, domain, depth, middle, blocks, between.len() == 1),
+        // Numbers of blocks beyond the last bucket are not told apart, so they cannot be ranked.
+        [.., middle] if !ruled && !counts.capped() => {
+            rank(counts, domain, depth, middle, blocks, between.len() == 1)
+        }
         [mut middle] => {
             // Under its outermost name, so that all its rules count.
             while middle > depth + 1 && counts.repeats_inner(middle - 1) {
@@ -355,15 +368,22 @@ fn rank(
 ) -> Filled {
     let mut ids = Vec::new();
     counts.inside(domain, depth, middle, &mut ids);
-    let most = counts.largest_bin() as usize;
-    let middles: Vec<Vec<u32>> = ids.iter().map(|id| histogram(counts, *id, middle, most)).collect();
-    let mut all = Vec::new();
-    middles.iter().for_each(|middle| add(&mut all, middle));
+    // One row per middle domain, a column per number of blocks.
+    let width = counts.largest_bin() as usize + 1;
+    let mut table = vec![0_u32; width * ids.len()];
+    for (id, row) in ids.iter().zip(table.chunks_mut(width)) {
+        histogram(counts, *id, middle, row);
+    }
+    let middles: Vec<&[u32]> = table.chunks(width).collect();
+    let mut all = vec![0; width];
+    for middle in &middles {
+        add(&mut all, middle);
+    }
     let (fewest, smallest) = largest_first(&all, blocks);
     let mut bound = 1;
     let mut best: Option<Vec<usize>> = None;
     for threshold in [smallest.saturating_sub(1), smallest] {
-        let worth = |middle: &Vec<u32>| -> u64 {
+        let worth = |middle: &&[u32]| -> u64 {
             let above = middle.iter().enumerate().skip(threshold as usize + 1);
             above.map(|(slots, count)| (slots as u64 - threshold) * u64::from(*count)).sum()
         };
@@ -390,23 +410,13 @@ fn rank(
     Filled { leaves, proven }
 }
 
-/// How many leaf domains of each number of blocks lie inside a domain; `most` is the largest number there is.
-fn histogram(counts: &Counts<'_>, domain: DomainId, depth: usize, most: usize) -> Vec<u32> {
-    let mut all: Vec<u32> = vec![0; most + 1];
-    counts.each_leaf(domain, depth, &mut |_, blocks| {
-        let blocks = blocks as usize;
-        if blocks >= all.len() {
-            all.resize(blocks + 1, 0);
-        }
-        all[blocks] += 1;
-    });
-    all
+/// How many leaf domains of each number of blocks lie inside a domain, into `all`.
+fn histogram(counts: &Counts<'_>, domain: DomainId, depth: usize, all: &mut [u32]) {
+    let last = all.len() - 1;
+    counts.each_leaf(domain, depth, &mut |_, blocks| all[(blocks as usize).min(last)] += 1);
 }
 
-fn add(all: &mut Vec<u32>, more: &[u32]) {
-    if all.len() < more.len() {
-        all.resize(more.len(), 0);
-    }
+fn add(all: &mut [u32], more: &[u32]) {
     for (sum, count) in all.iter_mut().zip(more) {
         *sum += count;
     }
@@ -414,17 +424,17 @@ fn add(all: &mut Vec<u32>, more: &[u32]) {
 
 /// The first middle domains of a ranking, at least `least`, whose leaves hold the blocks in `fewest` leaves.
 fn first_that_hold(
-    middles: &[Vec<u32>],
+    middles: &[&[u32]],
     ranked: &[(Reverse<u64>, usize)],
     least: usize,
     fewest: u64,
     blocks: u64,
 ) -> Vec<usize> {
     let mut taken: Vec<usize> = Vec::with_capacity(least);
-    let mut all = Vec::new();
+    let mut all = vec![0; middles.first().map_or(1, |middle| middle.len())];
     for (_, i) in ranked {
         taken.push(*i);
-        add(&mut all, &middles[*i]);
+        add(&mut all, middles[*i]);
         if taken.len() >= least && largest_first(&all, blocks).0 <= fewest {
             break;
         }

@@ -27,7 +27,7 @@ const MOST_CHAINS: usize = 256;
 /// Changes noted before everything is dropped rather than caught up with.
 const LONGEST_LOG: usize = 1_000_000;
 /// Leaf domains with more blocks than this share a bucket.
-const LARGEST_BUCKET: usize = 1_023;
+pub const LARGEST_BUCKET: usize = 1_023;
 
 /// Index of a shape.
 pub type ShapeId = usize;

@@ -10,6 +10,7 @@
 //! one's own: for judging the solver against known optima, for what-if questions and for tests.
 
 mod blocks;
+mod changes;
 mod cluster;
 mod cost;
 mod dp;
@@ -38,6 +39,7 @@ use muster_model::{
     Gang, Millis, Node, NodeName, ObjectKey, Reason, Resources, Topology, Uid, plan::Placement,
 };
 
+pub use changes::{Change, Explanation};
 pub use occupancy::{NodeView, Occupant};
 pub use place::EXACT_STEPS;
 pub use solve::{Solution, evaluate, solve};

@@ -1,0 +1,222 @@
+//! What would let a gang run that does not: each change is tried before it is named.
+//!
+//! ```text
+//!   refused gang ─┬▶ free room where least is missing ─┐
+//!                 ├▶ fewer units                       ├─ placed? ─▶ named, cheapest first
+//!                 └▶ a rule further out, or Preferred  ┘
+//! ```
+
+use muster_model::{DomainMiss, Gang, Mode, Reason, Role, Segment, reason::NodeRefusal};
+use std::fmt;
+
+use crate::{
+    Engine,
+    cluster::Cluster,
+    explain,
+    place::{self, Request},
+    problem::{self, Problem},
+    tree::{DomainId, ROOT, Slot},
+};
+
+/// A change after which the gang can be placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Free room for so many pods of the role in these domains: what each lacks is `wanted − pods`.
+    Free {
+        /// Role.
+        role: String,
+        /// Pods' worth of room to free, over all the domains.
+        pods: u32,
+        /// Where.
+        domains: Vec<DomainMiss>,
+    },
+    /// Be content with fewer units.
+    Fewer {
+        /// Role.
+        role: String,
+        /// A minimum with which it runs now.
+        min: u32,
+    },
+    /// Let a rule bind at a level further out.
+    Widen {
+        /// The rule, such as `roles[worker].segments[0].level`.
+        field: String,
+        /// The level that it names.
+        from: String,
+        /// The nearest level further out with which the gang runs now.
+        to: String,
+    },
+    /// Make a Required rule Preferred.
+    Prefer {
+        /// The rule, such as `within.mode`.
+        field: String,
+    },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Free { role, pods, domains } => {
+                let names: Vec<&str> = domains.iter().map(|miss| miss.domain.as_str()).collect();
+                write!(f, "free room for {pods} more {role} pods in {}", names.join(", "))
+            }
+            Self::Fewer { role, min } => write!(f, "lower the minimum of {role} to {min} units"),
+            Self::Widen { field, from, to } => write!(f, "set {field} to {to} instead of {from}"),
+            Self::Prefer { field } => write!(f, "set {field} to Preferred"),
+        }
+    }
+}
+
+/// Why a gang cannot be placed, and what would let it run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Why.
+    pub reason: Reason,
+    /// Changes that suffice, each alone: first what asks nothing of the gang, then what asks least.
+    pub changes: Vec<Change>,
+}
+
+impl Engine {
+    /// Explains why a gang cannot be placed now; `None` if it can. Nothing is held, and its state is ignored. Slower
+    /// than a decision: every change is tried.
+    pub fn explain(&mut self, gang: &Gang) -> Option<Explanation> {
+        let reason = place::place(&mut self.cluster, &Request::fresh(gang)).err()?;
+        let mut changes = Vec::new();
+        if let Reason::InsufficientCapacity { role, .. } = &reason {
+            changes.extend(freed(&mut self.cluster, gang, role));
+        }
+        if !matches!(reason, Reason::Invalid { .. }) {
+            changes.extend(fewer(&mut self.cluster, gang));
+            changes.extend(relaxed(&mut self.cluster, gang));
+        }
+        Some(Explanation { reason, changes })
+    }
+}
+
+fn runs(cluster: &mut Cluster, gang: &Gang) -> bool {
+    place::place(cluster, &Request::fresh(gang)).is_ok()
+}
+
+/// The least room to free, on the first class: in the domains that lack least for the blocks still missing.
+fn freed(cluster: &mut Cluster, gang: &Gang, role: &str) -> Option<Change> {
+    let index = gang.roles.iter().position(|r| r.name == role)?;
+    let prepared = problem::prepare(cluster, gang, None).ok()?;
+    let on = prepared.classes.first()?;
+    let of = &on.spec.roles[index];
+    // Of the Required rules the innermost decides where room must be freed; without one, anywhere will do.
+    let seg = of.segments.iter().find(|seg| seg.required);
+    let (size, depth) = match seg {
+        Some(seg) => (seg.pods, seg.depth),
+        None if on.spec.within > 0 => (of.min().max(1) * of.pods, on.spec.within),
+        None => (of.min().max(1) * of.pods, 0),
+    };
+    let problem = Problem { cluster, gang, on, top: ROOT };
+    let there: u64 =
+        explain::holders(&problem, index, depth, false).iter().map(|(held, ..)| held / u64::from(size)).sum();
+    let wanted = u64::from(of.min().max(1)) * u64::from(of.pods) / u64::from(size);
+    let missing = wanted.saturating_sub(there).max(1) as usize;
+    let near = explain::nearest(&problem, index, depth, size, missing);
+    let shape = on.ids[index].shape;
+    let mut lent: Vec<Slot> = Vec::new();
+    for (lacks, domain, slot) in &near {
+        let mut rest = *lacks;
+        let nodes = slot.map_or_else(|| nodes_inside(cluster, *domain), |slot| vec![slot]);
+        for slot in nodes {
+            let cell = cluster.index.cell(shape, slot);
+            if matches!(cell.refusal, None | Some(NodeRefusal::Busy)) {
+                let more = u64::from(cell.empty - cell.fit).min(rest);
+                lent.extend(std::iter::repeat_n(slot, more as usize));
+                rest -= more;
+            }
+        }
+        if rest > 0 {
+            return None;
+        }
+    }
+    let domains = explain::name(&problem_of(cluster, gang, on), depth, size, &near);
+    let request = gang.roles[index].pod_requests(on.class.map(|class| &gang.classes[class]));
+    let enough = cluster.quietly(|cluster| {
+        cluster.lend(&lent, &request, -1);
+        let enough = runs(cluster, gang);
+        cluster.lend(&lent, &request, 1);
+        enough
+    });
+    enough.then(|| Change::Free { role: role.to_owned(), pods: lent.len() as u32, domains })
+}
+
+fn problem_of<'a>(cluster: &'a Cluster, gang: &'a Gang, on: &'a problem::OnClass) -> Problem<'a> {
+    Problem { cluster, gang, on, top: ROOT }
+}
+
+fn nodes_inside(cluster: &Cluster, domain: DomainId) -> Vec<Slot> {
+    let mut nodes = Vec::new();
+    let mut stack = vec![domain];
+    while let Some(domain) = stack.pop() {
+        let domain = cluster.tree.domain(domain);
+        nodes.extend(&domain.nodes);
+        stack.extend(domain.children.iter().rev());
+    }
+    nodes
+}
+
+/// The largest smaller minimum of one role with which the gang runs.
+fn fewer(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
+    let mut all = Vec::new();
+    for (index, role) in gang.roles.iter().enumerate() {
+        let with = |min: u32| {
+            let mut fewer = gang.clone();
+            let valid = role.valid.iter().copied().filter(|count| *count >= min).collect();
+            fewer.roles[index] = Role { min, valid, ..role.clone() };
+            fewer
+        };
+        // Fewer units never fit worse, so the boundary is found by halving.
+        let (mut fits, mut fails) = (0, role.min);
+        while fails - fits > 1 {
+            let half = fits.midpoint(fails);
+            if runs(cluster, &with(half)) { fits = half } else { fails = half }
+        }
+        if fits > 0 {
+            all.push(Change::Fewer { role: role.name.clone(), min: fits });
+        }
+    }
+    all
+}
+
+/// Required rules that bind too far inside.
+fn relaxed(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
+    let mut all = Vec::new();
+    for (index, role) in gang.roles.iter().enumerate() {
+        for (at, segment) in role.segments.iter().enumerate().filter(|(_, s)| s.mode == Mode::Required) {
+            let field = format!("roles[{}].segments[{at}]", role.name);
+            let with = |segment: Segment| {
+                let mut relaxed = gang.clone();
+                relaxed.roles[index].segments[at] = segment;
+                relaxed
+            };
+            all.extend(outwards(cluster, &field, &segment.level, &|level| {
+                with(Segment { level, ..segment.clone() })
+            }));
+            if runs(cluster, &with(Segment { mode: Mode::Preferred, ..segment.clone() })) {
+                all.push(Change::Prefer { field: format!("{field}.mode") });
+            }
+        }
+    }
+    if let Some(within) = gang.within.as_ref().filter(|within| within.mode == Mode::Required) {
+        let with = |within| Gang { within, ..gang.clone() };
+        all.extend(outwards(cluster, "within", &within.level, &|level| {
+            with(Some(muster_model::Within { level, ..within.clone() }))
+        }));
+        if runs(cluster, &with(None)) {
+            all.push(Change::Prefer { field: "within.mode".into() });
+        }
+    }
+    all
+}
+
+/// The nearest level further out with which the gang runs.
+fn outwards(cluster: &mut Cluster, field: &str, from: &str, with: &dyn Fn(String) -> Gang) -> Option<Change> {
+    let names: Vec<String> = cluster.tree.topology.names().into_iter().map(str::to_owned).collect();
+    let position = names.iter().position(|name| name == from)?;
+    let to = names[..position].iter().rev().find(|name| runs(cluster, &with((*name).clone())))?;
+    Some(Change::Widen { field: format!("{field}.level"), from: from.to_owned(), to: to.clone() })
+}
