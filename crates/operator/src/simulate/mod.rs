@@ -92,7 +92,10 @@ pub struct Args {
 ///
 /// # Errors
 /// When a file cannot be read or contradicts itself: with its name, the document and the field.
-#[allow(clippy::needless_pass_by_value, reason = "the binary hands its arguments over, as to every subcommand")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "the binary hands its arguments over, as to every subcommand"
+)]
 pub fn run(args: Args) -> anyhow::Result<()> {
     let terminal = std::io::stdout().is_terminal();
     let answer = answer(&args, terminal)?;

@@ -120,8 +120,14 @@ impl Document {
                 ));
             }
         };
-        // What a server adds and clients do not know is no mistake of the user's.
-        unknown.retain(|field| !field.starts_with("status") && !field.starts_with("metadata.managedFields"));
+        // What a server adds and clients do not know is no mistake of the user's; a custom resource's type takes its
+        // apiVersion and kind for granted.
+        unknown.retain(|field| {
+            field != "apiVersion"
+                && field != "kind"
+                && !field.starts_with("status")
+                && !field.starts_with("metadata.managedFields")
+        });
         if let Some(field) = unknown.first() {
             bail!(self.error(field, "there is no such field", "correct its name or remove it"));
         }
