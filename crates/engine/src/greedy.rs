@@ -111,7 +111,7 @@ impl Bounds {
 /// Tries the orders of roles inside one part, then a search with backtracking.
 fn attempt(problem: &Problem<'_>, forest: &Forest, top: usize, bounds: &Bounds) -> Result<Best, Short> {
     let spec = &problem.on.spec;
-    let mut best: Option<Best> = None;
+    let mut best: Option<(Best, Vec<u64>)> = None;
     let mut short = Short { role: 0, fits: 0, tried: 1 };
     let orders = role_orders(spec);
     for order in &orders {
@@ -127,31 +127,49 @@ fn attempt(problem: &Problem<'_>, forest: &Forest, top: usize, bounds: &Bounds) 
             None => keep_better(&mut best, grown(trial, spec, order, top, bounds)),
         }
     }
-    if best.is_none() && spec.roles.len() > 1 {
-        let mut trial = Trial::new(problem, forest);
-        let states = search::minimum(&mut trial, problem, forest, top, &orders[0]);
-        match states {
-            Ok(()) => keep_better(&mut best, grown(trial, spec, &orders[0], top, bounds)),
-            Err(states) => short.tried += states,
+    let Some((mut best, key)) = best else {
+        if spec.roles.len() > 1 {
+            let min: Vec<u32> = spec.roles.iter().map(RoleSpec::min).collect();
+            match search::best(problem, forest, top, &orders[0], &min, None) {
+                Ok(pods) => return Ok(Best { units: min, top, pods }),
+                Err(states) => short.tried += states,
+            }
         }
+        return Err(short);
+    };
+    if spec.roles.len() > 1
+        && let Ok(pods) = search::best(problem, forest, top, &orders[0], &best.units, Some(key))
+    {
+        best.pods = pods;
     }
-    best.ok_or(short)
+    if best.units.iter().sum::<u32>() == 0 { Err(short) } else { Ok(best) }
 }
 
-fn keep_better(best: &mut Option<Best>, new: Best) {
-    let total = |best: &Best| best.units.iter().sum::<u32>();
-    if total(&new) > best.as_ref().map_or(0, total) {
-        *best = Some(new);
-    }
-}
-
-/// A trial that holds every role's minimum, with as many more units as fit.
-fn grown(mut trial: Trial<'_>, spec: &Spec, order: &[usize], top: usize, bounds: &Bounds) -> Best {
+/// A trial that holds every role's minimum, with as many more units as fit, and its values.
+fn grown(
+    mut trial: Trial<'_>,
+    spec: &Spec,
+    order: &[usize],
+    top: usize,
+    bounds: &Bounds,
+) -> (Best, Vec<u64>) {
     let mut units: Vec<u32> = spec.roles.iter().map(RoleSpec::min).collect();
     for role in order {
         grow(&mut trial, spec, *role, top, &mut units[*role], bounds.0[*role][top]);
     }
-    Best { units, top, pods: trial.pods }
+    let key = trial.key();
+    (Best { units, top, pods: trial.pods }, key)
+}
+
+/// Keeps what has more units, or as many and better values.
+fn keep_better(best: &mut Option<(Best, Vec<u64>)>, (new, key): (Best, Vec<u64>)) {
+    let total = |best: &Best| best.units.iter().sum::<u32>();
+    let better = best.as_ref().is_none_or(|(old, old_key)| {
+        total(&new) > total(old) || (total(&new) == total(old) && key < *old_key)
+    });
+    if better {
+        *best = Some((new, key));
+    }
 }
 
 /// Adds units of a role up to the largest allowed count that fits.

@@ -10,6 +10,7 @@
 //! one's own: for judging the solver against known optima, for what-if questions and for tests.
 
 mod blocks;
+mod bound;
 mod changes;
 mod cluster;
 mod cost;
@@ -42,7 +43,7 @@ use muster_model::{
 pub use changes::{Change, Explanation};
 pub use occupancy::{NodeView, Occupant};
 pub use place::EXACT_STEPS;
-pub use solve::{Solution, evaluate, solve};
+pub use solve::{Solution, evaluate, solve, solve_within};
 pub use spec::Objective;
 
 /// No node is taken to hold more pods of a gang than this (the kubelet's own default limit is 110).

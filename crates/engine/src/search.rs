@@ -1,9 +1,9 @@
 //! Backtracking for several roles: depth first over (block → domain), so that what fits is found where every order of
-//! roles fails.
+//! roles fails, and fewer domains are used where the orders use too many.
 //!
 //! ```text
 //!   blocks, largest first ─▶ domains that hold one, fullest first ─▶ place ─▶ next block
-//!                              ▲ equal ones tried once                └ none: roll back
+//!                              ▲ equal ones tried once                └ none, or no better: roll back
 //! ```
 //!
 //! The search ends after a number of states: then nothing is said about feasibility.
@@ -29,34 +29,40 @@ struct Block {
     depth: usize,
 }
 
-struct Search<'a, 'b> {
-    trial: &'a mut Trial<'b>,
+struct Search<'a> {
+    trial: Trial<'a>,
     problem: &'a Problem<'a>,
     forest: &'a Forest,
     top: usize,
     blocks: Vec<Block>,
     states: u64,
     most: u64,
+    /// The values to beat.
+    key: Option<Vec<u64>>,
+    /// The pods of the best placement so far.
+    found: Option<Vec<Vec<u32>>>,
 }
 
-/// Places the minimum of every role inside a part. `order` says which roles go first among equals.
+/// Places so many units of every role inside a part, as well as the states allow. `order` says which roles go first
+/// among equals; only placements better than `than` count. Returns the pods placed.
 ///
 /// # Errors
-/// The states looked at without finding a placement.
-pub fn minimum(
-    trial: &mut Trial<'_>,
+/// The states looked at without finding a (better) placement.
+pub fn best(
     problem: &Problem<'_>,
     forest: &Forest,
     top: usize,
     order: &[usize],
-) -> Result<(), u64> {
+    units: &[u32],
+    than: Option<Vec<u64>>,
+) -> Result<Vec<Vec<u32>>, u64> {
     let mut blocks = Vec::new();
     for role in order {
         let spec = &problem.on.spec.roles[*role];
         // The outermost Required block inside the top; loose pods go last, all of a role at once.
         let outer =
             spec.segments.iter().rev().find(|seg| seg.required && seg.depth > forest.parts[top].depth);
-        let pods = u64::from(spec.min()) * u64::from(spec.pods);
+        let pods = u64::from(units[*role]) * u64::from(spec.pods);
         match outer {
             Some(seg) => {
                 let block = Block { role: *role, pods: u64::from(seg.pods), depth: seg.depth };
@@ -68,37 +74,43 @@ pub fn minimum(
     }
     blocks.sort_by_key(|block| std::cmp::Reverse((block.depth, block.pods)));
     let most = MOST_STATES.min(MOST_WORK / (forest.parts.len() as u64).max(1));
-    let mut search = Search { trial, problem, forest, top, blocks, states: 0, most };
-    if search.go(0, 0) { Ok(()) } else { Err(search.states) }
+    let trial = Trial::new(problem, forest);
+    let mut search = Search { trial, problem, forest, top, blocks, states: 0, most, key: than, found: None };
+    search.go(0, 0);
+    search.found.ok_or(search.states)
 }
 
-impl Search<'_, '_> {
+impl Search<'_> {
     /// Places the blocks from `next` on. Of equal blocks the later ones go to the same or later parts.
-    fn go(&mut self, next: usize, from: usize) -> bool {
-        let Some(block) = self.blocks.get(next).copied() else { return true };
+    fn go(&mut self, next: usize, from: usize) {
+        let key = self.trial.key();
+        if self.key.as_ref().is_some_and(|best| key >= *best) {
+            return;
+        }
+        let Some(block) = self.blocks.get(next).copied() else {
+            self.key = Some(key);
+            self.found = Some(self.trial.pods.clone());
+            return;
+        };
         let mut candidates = self.candidates(block, from);
-        // The fullest first; of equal residuals one.
-        candidates.sort_unstable();
-        let mut failed: BTreeSet<Vec<u64>> = BTreeSet::new();
+        // Those in use first, then the fullest; of equal residuals one.
+        candidates.sort_unstable_by_key(|(pods, part)| (!self.trial.is_used(*part), *pods, *part));
+        let mut seen: BTreeSet<Vec<u64>> = BTreeSet::new();
         for (_, part) in candidates {
             if self.states >= self.most {
-                return false;
+                return;
             }
-            let residual = self.residual(part);
-            if !failed.insert(residual) {
+            if !seen.insert(self.residual(part)) {
                 continue;
             }
             self.states += 1;
             let checkpoint = self.trial.checkpoint();
             if self.put(block, part) {
                 let same = self.blocks.get(next + 1) == Some(&block);
-                if self.go(next + 1, if same { part } else { 0 }) {
-                    return true;
-                }
+                self.go(next + 1, if same { part } else { 0 });
             }
             self.trial.rollback(checkpoint);
         }
-        false
     }
 
     /// Parts of the block's depth inside the top that hold it, with the blocks they hold.
@@ -149,7 +161,7 @@ impl Search<'_, '_> {
             if of.children.is_empty() {
                 left.extend((0..self.problem.on.spec.roles.len()).map(|role| self.trial.fits(role, part)));
             }
-            left.push(u64::MAX - of.depth as u64);
+            left.push(u64::MAX - 2 * of.depth as u64 - u64::from(self.trial.is_used(part)));
             stack.extend(&of.children);
         }
         left

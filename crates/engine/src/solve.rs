@@ -3,11 +3,16 @@
 use muster_model::{Gang, Node, Reason, Topology, plan::Placement};
 
 use crate::{
-    Objective,
+    Objective, bound,
     cluster::Cluster,
     place::{self, EXACT_STEPS, Request},
+    problem::{self, Problem},
     replan, spec,
+    tree::ROOT,
 };
+
+/// Steps of the exact search where nobody waits for a decision.
+const STEPS: u64 = 40 * EXACT_STEPS;
 
 fn cluster(topology: &Topology, nodes: &[Node]) -> Cluster {
     let mut cluster = Cluster::default();
@@ -25,6 +30,9 @@ pub struct Solution {
     pub placement: Placement,
     /// The order's values.
     pub vector: Vec<u64>,
+    /// For each objective a value that no placement with as many units beats (for units: none beats). Where it equals
+    /// `vector`, that is the best; what lies between is the gap.
+    pub bound: Vec<u64>,
     /// Whether no better placement exists (by the order, for this class).
     pub proven: bool,
 }
@@ -39,20 +47,42 @@ pub fn solve(
     nodes: &[Node],
     gangs: &[(Gang, Option<Vec<Objective>>)],
 ) -> Vec<Result<Solution, Reason>> {
+    solve_within(topology, nodes, gangs, STEPS)
+}
+
+/// As [`solve`], with a budget for the exact search of each gang and class, in steps of a few nanoseconds: 0 leaves
+/// all to look-ups and heuristics.
+pub fn solve_within(
+    topology: &Topology,
+    nodes: &[Node],
+    gangs: &[(Gang, Option<Vec<Objective>>)],
+    steps: u64,
+) -> Vec<Result<Solution, Reason>> {
     let mut cluster = cluster(topology, nodes);
-    gangs
-        .iter()
-        .map(|(gang, order)| {
-            let request =
-                Request { order: order.as_deref(), steps: 40 * EXACT_STEPS, ..Request::fresh(gang) };
-            let found = place::place(&mut cluster, &request)?;
-            let placement = found.placement(&cluster, gang);
-            let order = order.clone().unwrap_or_else(|| spec::standard_order(&cluster.tree, gang));
-            let vector = place::evaluate(&cluster, gang, &order, &placement);
-            replan::charge(&mut cluster, &replan::held_by_found(gang, &found), 1);
-            Ok(Solution { placement, vector, proven: found.proven })
-        })
-        .collect()
+    gangs.iter().map(|(gang, order)| next(&mut cluster, gang, order.as_deref(), steps)).collect()
+}
+
+/// Places a gang and holds what it takes.
+fn next(
+    cluster: &mut Cluster,
+    gang: &Gang,
+    order: Option<&[Objective]>,
+    steps: u64,
+) -> Result<Solution, Reason> {
+    let prepared = problem::prepare(cluster, gang, order)?;
+    let found = place::place_prepared(cluster, &Request { order, steps, ..Request::fresh(gang) }, &prepared)?;
+    let placement = found.placement(cluster, gang);
+    let order = order.map_or_else(|| spec::standard_order(&cluster.tree, gang), <[Objective]>::to_vec);
+    let vector = place::evaluate(cluster, gang, &order, &placement);
+    let units = gang.roles.iter().zip(&found.pods).map(|(role, pods)| pods.len() as u32 / role.pods_per_unit);
+    let units: Vec<u32> = units.collect();
+    let on = prepared.classes.iter().find(|on| on.class == found.class);
+    let bound = match on {
+        Some(on) if !found.proven => bound::bounds(&Problem { cluster, gang, on, top: ROOT }, &order, &units),
+        _ => vector.clone(),
+    };
+    replan::charge(cluster, &replan::held_by_found(gang, &found), 1);
+    Ok(Solution { placement, vector, bound, proven: found.proven })
 }
 
 /// The values of an order for a placement, computed from the placement alone.

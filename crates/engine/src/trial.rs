@@ -8,7 +8,7 @@
 use crate::{
     forest::{self, Forest},
     problem::Problem,
-    spec::{RoleSpec, Seg, Spec},
+    spec::{Objective, RoleSpec, Seg, Spec},
 };
 
 /// A trial placement: what is taken of each node, so that it can be given back.
@@ -20,14 +20,66 @@ pub struct Trial<'a> {
     pub pods: Vec<Vec<u32>>,
     /// What was placed, in order: role, part, pods.
     log: Vec<(usize, usize, u32)>,
+    /// The part around each part; the root is its own.
+    parents: Vec<usize>,
+    /// Pods inside each part.
+    load: Vec<u32>,
+    /// Parts with pods, by depth.
+    used: Vec<u64>,
 }
 
 impl<'a> Trial<'a> {
     /// Nothing placed yet.
     pub fn new(problem: &'a Problem<'a>, forest: &'a Forest) -> Self {
         let spec = &problem.on.spec;
-        let pods = vec![vec![0; forest.parts.len()]; spec.roles.len()];
-        Self { problem, forest, spec, pods, log: Vec::new() }
+        let count = forest.parts.len();
+        let mut parents: Vec<usize> = (0..count).collect();
+        for (index, part) in forest.parts.iter().enumerate() {
+            for child in &part.children {
+                parents[*child] = index;
+            }
+        }
+        let used = vec![0; problem.cluster.tree.leaf_depth() + 2];
+        let (pods, load) = (vec![vec![0; count]; spec.roles.len()], vec![0; count]);
+        Self { problem, forest, spec, pods, log: Vec::new(), parents, load, used }
+    }
+
+    /// Adds pods to a part without children, or takes them away.
+    fn change(&mut self, role: usize, part: usize, pods: u32, add: bool) {
+        let placed = &mut self.pods[role][part];
+        *placed = if add { *placed + pods } else { *placed - pods };
+        let mut at = part;
+        loop {
+            let load = &mut self.load[at];
+            let before = *load > 0;
+            *load = if add { *load + pods } else { *load - pods };
+            let used = &mut self.used[self.forest.parts[at].depth];
+            match (before, *load > 0) {
+                (false, true) => *used += 1,
+                (true, false) => *used -= 1,
+                _ => {}
+            }
+            if self.parents[at] == at {
+                return;
+            }
+            at = self.parents[at];
+        }
+    }
+
+    /// The order's values so far, units and broken blocks left out: more pods never make them smaller.
+    pub fn key(&self) -> Vec<u64> {
+        let tree = &self.problem.cluster.tree;
+        let value = |objective: &Objective| match objective {
+            Objective::Units | Objective::Broken { .. } => 0,
+            Objective::Span => self.used[1..].iter().filter(|used| **used > 1).count() as u64,
+            Objective::Domains(level) => tree.topology.level(level).map_or(0, |level| self.used[level + 1]),
+        };
+        self.spec.order.iter().map(value).collect()
+    }
+
+    /// Whether any pod lies in a part.
+    pub fn is_used(&self, part: usize) -> bool {
+        self.load[part] > 0
     }
 
     /// A point to come back to.
@@ -37,8 +89,10 @@ impl<'a> Trial<'a> {
 
     /// Takes back everything placed since a checkpoint.
     pub fn rollback(&mut self, checkpoint: usize) {
-        for (role, part, pods) in self.log.drain(checkpoint..) {
-            self.pods[role][part] -= pods;
+        while self.log.len() > checkpoint {
+            if let Some((role, part, pods)) = self.log.pop() {
+                self.change(role, part, pods, false);
+            }
         }
     }
 
@@ -120,7 +174,7 @@ impl<'a> Trial<'a> {
         let depth = self.forest.parts[part].depth;
         if self.forest.parts[part].children.is_empty() {
             let pods = (wanted * sizes[depth]) as u32;
-            self.pods[role][part] += pods;
+            self.change(role, part, pods, true);
             self.log.push((role, part, pods));
             return;
         }
@@ -130,9 +184,11 @@ impl<'a> Trial<'a> {
         children
             .sort_by_key(|child| (blocks[*child], self.forest.parts[*child].fits[role], usize::MAX - *child));
         while rest > 0 {
+            // The one that just holds the rest, rather one that is used anyway; else the largest.
             let enough = children.partition_point(|child| blocks[*child] < rest);
             let child = if enough < children.len() {
-                children.remove(enough)
+                let used = (enough..children.len()).find(|at| self.is_used(children[*at]));
+                children.remove(used.unwrap_or(enough))
             } else {
                 let Some(largest) = children.pop() else { return };
                 largest

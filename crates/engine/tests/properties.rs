@@ -4,7 +4,7 @@
 mod common;
 
 use common::{gang_of, node_at, role_of};
-use muster_engine::{Objective, Solution, solve};
+use muster_engine::{Objective, Solution, solve, solve_within};
 use muster_model::{
     Gang, Level, Mode, Node, Resources, Role, Segment, Topology, Within,
     plan::{PlacedUnit, Placement},
@@ -216,5 +216,55 @@ proptest! {
             check_valid(&nodes, &gang, &order, solution);
         }
         prop_assert_eq!(quick.map(|s| s.vector), exact.map(|s| s.vector));
+    }
+
+    #[test]
+    fn without_exact_search_one_role_is_valid_has_most_units_and_states_bounds_that_hold(
+        nodes in nodes(30, 3, 4),
+        role in role("w", &[(1, &[1]), (4, &[2, 4]), (8, &[2, 4, 8]), (12, &[2, 4, 12]), (6, &[3, 6])], 4, 2),
+        within in within(),
+    ) {
+        let gang = Gang { within, ..gang_of("g", vec![role]) };
+        let order = standard(&gang);
+        let exact = solved(&nodes, &gang, Some(order.clone()));
+        for asked in [None, Some(order.clone())] {
+            let quick = solve_within(&topology(), &nodes, &[(gang.clone(), asked)], 0).remove(0).ok();
+            prop_assert_eq!(quick.is_some(), exact.is_some());
+            let (Some(quick), Some(exact)) = (quick, &exact) else { continue };
+            check_valid(&nodes, &gang, &order, &quick);
+            prop_assert_eq!(quick.vector[0], exact.vector[0]);
+            prop_assert!(key(&order, &quick.vector) >= key(&order, &exact.vector));
+            for ((objective, bound), best) in order.iter().zip(&quick.bound).zip(&exact.vector) {
+                let holds = if *objective == Objective::Units { bound >= best } else { bound <= best };
+                // A value further right may only be small because one further left was not.
+                prop_assert!(holds || quick.proven, "{objective}: bound {bound}, best {best}");
+            }
+            if quick.proven {
+                prop_assert_eq!(&quick.vector, &exact.vector);
+            }
+        }
+    }
+
+    #[test]
+    fn without_exact_search_two_roles_are_valid(
+        nodes in nodes(20, 2, 4),
+        first in role("a", &[(1, &[1]), (3, &[3]), (4, &[2, 4])], 3, 2),
+        second in role("b", &[(1, &[1]), (2, &[2])], 4, 3),
+        within in within(),
+    ) {
+        let gang = Gang { within, ..gang_of("g", vec![first, second]) };
+        let order = standard(&gang);
+        let exact = solved(&nodes, &gang, Some(order.clone()));
+        let quick = solve_within(&topology(), &nodes, &[(gang.clone(), None)], 0).remove(0);
+        match (&quick, &exact) {
+            (Ok(quick), Some(exact)) => {
+                check_valid(&nodes, &gang, &order, quick);
+                prop_assert!(key(&order, &quick.vector) >= key(&order, &exact.vector));
+            }
+            (Ok(_), None) => prop_assert!(false, "the exact search missed it"),
+            // Not found is never called infeasible.
+            (Err(reason), Some(_)) => prop_assert_eq!(reason.code(), "NotFound"),
+            (Err(_), None) => {}
+        }
     }
 }
