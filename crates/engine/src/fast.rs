@@ -47,6 +47,8 @@ struct Counts<'a> {
     outer_leaf: usize,
     /// Blocks that come up to a leaf domain per block that it is filled with.
     per_bin: u64,
+    /// Pods of a block that must share a node.
+    room_chunk: u64,
 }
 
 impl Counts<'_> {
@@ -54,8 +56,19 @@ impl Counts<'_> {
         u64::from(self.problem.cluster.index.slots(self.chain, domain, depth))
     }
 
+    /// Pods that fit a domain, in whole blocks of what must share a node.
     fn count(&self, domain: DomainId) -> u64 {
-        u64::from(self.problem.cluster.index.count(self.problem.on.ids[0].shape, domain, false))
+        let index = &self.problem.cluster.index;
+        let ids = &self.problem.on.ids[0];
+        let chunk = self.room_chunk;
+        if chunk == 1 {
+            return u64::from(index.count(ids.shape, domain, false));
+        }
+        let inside = self.tree.domain(domain);
+        if inside.depth == self.leaf {
+            return u64::from(index.raw(ids.loose, domain, false)) * chunk;
+        }
+        inside.children.iter().map(|child| self.count(*child)).sum()
     }
 
     /// Pods of the blocks that leaf domains are filled with.
@@ -131,7 +144,16 @@ pub fn place(problem: &Problem<'_>, strict: bool) -> Option<Picked> {
     let units = role.allowed_at_most(problem.units_alone(0, false)).filter(|units| *units > 0)?;
     let chain = if strict { problem.on.ids[0].strict } else { problem.on.ids[0].loose };
     let sizes = forest::block_sizes(role, leaf, strict);
-    let mut counts = Counts { problem, tree, chain, sizes, leaf, outer_leaf: leaf, per_bin: 1 };
+    let mut counts = Counts {
+        problem,
+        tree,
+        chain,
+        sizes,
+        leaf,
+        outer_leaf: leaf,
+        per_bin: 1,
+        room_chunk: nodes::chunk(problem),
+    };
     while counts.outer_leaf > 1 && counts.repeats_inner(counts.outer_leaf - 1) {
         counts.outer_leaf -= 1;
     }
@@ -193,7 +215,7 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
             let used = if single { 0 } else { nodes::fewest(counts.problem, domain, pods, counts.chunk()) };
             let left = count - pods;
             let lost = potential(count) - potential(left);
-            let untouched = count == u64::from(index.count(shape, domain, true));
+            let untouched = index.count(shape, domain, false) == index.count(shape, domain, true);
             let key = (u64::from(used > 1), spares.saturating_sub(left), used, untouched, lost, left);
             let better = best.as_ref().is_none_or(|(least, other)| {
                 key < *least || (key == *least && outer_room(counts, domain) < outer_room(counts, *other))
