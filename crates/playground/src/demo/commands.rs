@@ -4,13 +4,13 @@
 //!   stdin (a thread) ──lines──▶ parse ──▶ Order ──▶ fleet | map
 //! ```
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::io::BufRead;
 use tokio::sync::mpsc;
 
 use super::paint::Paint;
 use super::stage::Scene;
-use super::story;
+use super::{nodes, story};
 
 /// What can be ordered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,11 @@ pub async fn serve(scene: &Scene, paint: &mut Paint) -> Result<()> {
 
 async fn obey(scene: &Scene, paint: &mut Paint, order: Order) -> Result<()> {
     let fleet = &scene.fleet;
+    if let Order::Kill(node) | Order::Revive(node) | Order::Cordon(node) | Order::Uncordon(node) = &order
+        && nodes::all().iter().all(|one| one.name != *node)
+    {
+        bail!("there is no simulated node {node:?}; kubectl get nodes lists them");
+    }
     let done = match order {
         Order::Kill(node) => {
             fleet.kill(&node).await?;

@@ -11,6 +11,8 @@ const PROSE: usize = 96;
 /// Where text goes, and how.
 pub struct Paint {
     terminal: bool,
+    /// Lines of the terminal: a picture that is higher cannot be drawn over.
+    rows: usize,
     /// Whether colours are written.
     pub color: bool,
     /// Columns.
@@ -25,10 +27,12 @@ impl Paint {
     /// Standard output as it is.
     pub fn of_stdout() -> Self {
         let terminal = std::io::stdout().is_terminal();
+        let (rows, columns) = if terminal { size() } else { None }.unwrap_or((0, WIDTH));
         Self {
             terminal,
+            rows,
             color: terminal && std::env::var_os("NO_COLOR").is_none(),
-            width: if terminal { columns().unwrap_or(WIDTH) } else { WIDTH },
+            width: columns,
             steps: 0,
             drawn: 0,
             last: String::new(),
@@ -74,14 +78,17 @@ impl Paint {
 
     /// A picture while it changes: drawn over the last one on a terminal, else not at all.
     pub fn frame(&mut self, picture: &str) {
-        if self.terminal && picture != self.last {
+        if self.terminal && picture != self.last && picture.lines().count() < self.rows {
             self.draw(picture);
         }
     }
 
     /// A picture as it stays.
     pub fn settle(&mut self, picture: &str) {
-        if !self.terminal || picture != self.last {
+        if self.drawn == 0 || picture != self.last {
+            if picture.lines().count() >= self.rows {
+                self.drawn = 0;
+            }
             self.draw(picture);
         }
         self.drawn = 0;
@@ -117,11 +124,13 @@ impl Paint {
     }
 }
 
-/// The terminal's columns, as stty tells them: the standard library cannot ask.
-fn columns() -> Option<usize> {
+/// The terminal's lines and columns, as stty tells them: the standard library cannot ask.
+fn size() -> Option<(usize, usize)> {
     let out = Command::new("stty").arg("size").stdin(Stdio::inherit()).stderr(Stdio::null()).output().ok()?;
-    let columns = String::from_utf8(out.stdout).ok()?.split_whitespace().nth(1)?.parse().ok()?;
-    (columns > 0).then_some(columns)
+    let text = String::from_utf8(out.stdout).ok()?;
+    let mut numbers = text.split_whitespace().map_while(|number| number.parse().ok());
+    let (rows, columns) = (numbers.next()?, numbers.next()?);
+    (columns > 0).then_some((rows, columns))
 }
 
 /// A text in lines of at most `width` columns, broken at spaces.

@@ -213,7 +213,7 @@ async fn failure(scene: &Scene, paint: &mut Paint) -> Result<()> {
     paint.line("");
     let new = now.iter().filter(|row| rows.iter().all(|old| old.pod != row.pod)).count();
     paint.say(&format!(
-        "Plan {before} has become plan {after}: {new} of {} pods are new, and each group is in one NVLink domain still.",
+        "Plan {before} has become plan {after}: {new} of {} pods are new; each group is still in one NVLink domain.",
         now.len()
     ));
     Ok(())
@@ -295,7 +295,7 @@ async fn refusal(scene: &Scene, paint: &mut Paint) -> Result<()> {
     let pods = seen.ranks(&name, &scene.topology).len();
     ensure!(pods == 0, "job {name} waits, but has {}", counted(pods as i64, "pod"));
     paint.say(&format!("{reason}: {message}."));
-    paint.say("It has no pods and costs no writes while it waits.");
+    paint.say("It has no pods and holds nothing while it waits.");
     Ok(())
 }
 
