@@ -168,7 +168,8 @@ impl World {
         stop: CancellationToken,
     ) -> Result<Self> {
         let names = nodes.iter().map(|node| node.name.clone()).collect();
-        let fleet = Fleet::start(admin.clone(), clock.clone(), FleetOptions::default(), nodes).await?;
+        let options = FleetOptions { lease_interval: Some(Duration::from_secs(2)), ..FleetOptions::default() };
+        let fleet = Fleet::start(admin.clone(), clock.clone(), options, nodes).await?;
         let namespaces: Api<Namespace> = Api::all(admin.clone());
         let namespace: Namespace =
             serde_json::from_value(serde_json::json!({ "metadata": { "generateName": "scenario-" } }))?;
