@@ -39,12 +39,18 @@ pub struct Args {
 /// # Errors
 /// When the cluster cannot be had, or a step of the demo does not happen.
 pub async fn demo(args: Args) -> Result<()> {
+    // On the heap: it holds a whole cluster.
+    Box::pin(shown(args)).await
+}
+
+async fn shown(args: Args) -> Result<()> {
     let begun = Instant::now();
     let mut paint = Paint::of_stdout();
     let Some(mut stage) = opened(&args, &mut paint).await? else {
         bail!("interrupted");
     };
-    let told = stage.watched(story::tell(&stage.scene(), &mut paint)).await;
+    let scene = stage.scene();
+    let told = Box::pin(stage.watched(story::tell(&scene, &mut paint))).await;
     let told = stage.explained(told).await;
     let closed = stage.close().await;
     if told?.is_none() {
@@ -60,18 +66,21 @@ pub async fn demo(args: Args) -> Result<()> {
 /// # Errors
 /// When the cluster cannot be had, or the examples do not come to run.
 pub async fn up(args: Args) -> Result<()> {
+    Box::pin(kept_up(args)).await
+}
+
+async fn kept_up(args: Args) -> Result<()> {
     let mut paint = Paint::of_stdout();
     let Some(mut stage) = opened(&args, &mut paint).await? else {
         return Ok(());
     };
     let scene = stage.scene();
-    let stayed = stage
-        .watched(async {
-            story::set_up(&scene, &mut paint).await?;
-            commands::invite(&scene, &mut paint);
-            commands::serve(&scene, &mut paint).await
-        })
-        .await;
+    let stayed = Box::pin(stage.watched(async {
+        story::set_up(&scene, &mut paint).await?;
+        commands::invite(&scene, &mut paint);
+        commands::serve(&scene, &mut paint).await
+    }))
+    .await;
     let stayed = stage.explained(stayed).await;
     paint.line("");
     paint.note("ending what was started");

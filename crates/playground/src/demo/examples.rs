@@ -1,7 +1,7 @@
 //! The files of `examples/`, as they are, and what is done with them.
 
 use anyhow::{Context, Result};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams};
 use kube::{Api, Client, ResourceExt};
 
 /// A file of `examples/`.
@@ -62,7 +62,7 @@ impl Example {
     /// When the API server refuses.
     pub async fn delete(&self, client: &Client) -> Result<()> {
         let object = self.object()?;
-        let deleted = self.api(client, &object)?.delete(&object.name_any(), &Default::default()).await;
+        let deleted = self.api(client, &object)?.delete(&object.name_any(), &DeleteParams::default()).await;
         match deleted {
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             other => other.map(|_| ()).with_context(|| format!("examples/{}", self.file)),
@@ -109,8 +109,9 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
         let mut there: Vec<String> = std::fs::read_dir(folder)
             .expect("examples/")
-            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
-            .filter(|name| name.ends_with(".yaml"))
+            .map(|entry| entry.expect("an entry").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
             .collect();
         let mut used: Vec<String> =
             ADMIN.iter().chain(JOBS).chain([&IMPOSSIBLE]).map(|example| example.file.to_owned()).collect();

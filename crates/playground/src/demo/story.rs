@@ -170,14 +170,14 @@ async fn failure(scene: &Scene, paint: &mut Paint) -> Result<()> {
     paint.step(&format!("Node {victim} loses power"));
     scene.fleet.kill(&victim).await?;
     let begun = Instant::now();
-    told.line(paint, begun, &victim, "its kubelet falls silent");
+    tell_at(paint, begun, &victim, "its kubelet falls silent");
     let nodes: Api<Node> = Api::all(scene.client.clone());
     let mut noticed = false;
     let after = scene
         .wait(&format!("{VICTIM} to recover"), RECOVERY, async || {
             if !noticed && !is_ready(&nodes.get(&victim).await?) {
                 noticed = true;
-                told.line(paint, begun, &victim, "is NotReady, says the node controller");
+                tell_at(paint, begun, &victim, "is NotReady, says the node controller");
             }
             let job = jobs.get(VICTIM).await?;
             told.news(scene, paint, begun).await?;
@@ -236,17 +236,6 @@ impl Told {
         Ok(Self { uids: events.iter().filter_map(Event::uid).collect(), reasons: BTreeSet::new() })
     }
 
-    /// A line with the time since the failure.
-    fn line(&mut self, paint: &mut Paint, begun: Instant, who: &str, what: &str) {
-        let start = format!("{:>5.1} s  {who:<11}  ", begun.elapsed().as_secs_f32());
-        let lines =
-            super::paint::wrapped(what, paint.width.min(100).saturating_sub(start.chars().count() + 3));
-        for (at, line) in lines.iter().enumerate() {
-            let start = if at == 0 { start.clone() } else { " ".repeat(start.chars().count()) };
-            paint.line(&format!("   {start}{line}"));
-        }
-    }
-
     /// Tells what was said about the job since.
     async fn news(&mut self, scene: &Scene, paint: &mut Paint, begun: Instant) -> Result<()> {
         for event in report::events(&scene.client).await? {
@@ -256,7 +245,7 @@ impl Told {
             let uid = event.uid().unwrap_or_default();
             if ours && self.uids.insert(uid) {
                 let reason = event.reason.clone().unwrap_or_default();
-                self.line(paint, begun, &reason, event.message.as_deref().unwrap_or_default());
+                tell_at(paint, begun, &reason, event.message.as_deref().unwrap_or_default());
                 self.reasons.insert(reason);
             }
         }
@@ -272,6 +261,16 @@ impl Told {
                 Ok(if told { Ok(()) } else { Err("none".to_owned()) })
             })
             .await
+    }
+}
+
+/// A line with the time since the failure.
+fn tell_at(paint: &mut Paint, begun: Instant, who: &str, what: &str) {
+    let start = format!("{:>5.1} s  {who:<11}  ", begun.elapsed().as_secs_f32());
+    let lines = super::paint::wrapped(what, paint.width.min(100).saturating_sub(start.chars().count() + 3));
+    for (at, line) in lines.iter().enumerate() {
+        let start = if at == 0 { start.clone() } else { " ".repeat(start.chars().count()) };
+        paint.line(&format!("   {start}{line}"));
     }
 }
 
