@@ -4,6 +4,7 @@
 //!   decide130k   decisions and node events on 129,996 nodes in 7,222 racks of 18, three states
 //!   restart      130,000 nodes and 100,000 pods from nothing to the first decision
 //!   tas5k        5,000 nodes in 50 racks, gangs of 4 and of 1,000
+//!   gang10k      10,000 pods on 1,250 nodes, as gangs of 10,000, 500, 20 and 1: decisions only
 //!   nvl72pack    278 racks of 18 under churn: racks used against the least possible
 //! ```
 
@@ -53,6 +54,9 @@ fn main() {
     }
     if run("tas5k") {
         tas5k();
+    }
+    if run("gang10k") {
+        gang10k();
     }
     if run("nvl72pack") {
         nvl72pack();
@@ -373,6 +377,24 @@ fn tas5k() {
             time * 1e3,
             f64::from(count) / time,
             f64::from(count * pods) / time
+        );
+    }
+}
+
+/// 10,000 pods of one GPU on 10,000 GPUs, as few large gangs or many small ones: time to decide for all of them.
+fn gang10k() {
+    for (count, pods) in [(1_u32, 10_000_u32), (20, 500), (500, 20), (10_000, 1)] {
+        let mut engine = engine(1_250, 25, 10);
+        for index in 0..count {
+            engine.apply(Event::Gang(gang(format!("g{index}"), pods, 1, Vec::new())));
+        }
+        let start = Instant::now();
+        let decisions = engine.decide(0, usize::MAX);
+        let time = micros(start.elapsed());
+        let placed = decisions.iter().filter(|decision| matches!(decision, Decision::Place { .. })).count();
+        println!(
+            "gang10k {count} x {pods}: {placed} placed in {time:.0}, {:.1} a gang",
+            time / f64::from(count)
         );
     }
 }

@@ -1,13 +1,24 @@
 //! The placement engine: a pure function from a state to placements and reasons.
 //!
 //! ```text
-//!   Event ──apply──▶ Cluster (tree, nodes, use) + gangs ──decide──▶ place | replan ──▶ Decision::{Place, Refuse}
-//!                                                                     │
-//!                            spec ▸ forest ▸ dp (exact) | greedy ▸ layout ▸ explain
+//!   Event ──apply──▶ Cluster (tree ▸ nodes ▸ use) ──▶ index (pods and blocks that fit, per domain)
+//!                     gangs (holdings, waiting)                     │
+//!                        └──decide──▶ place | replan ──▶ problem ──▶│ fast: look-ups, certified by bounds
+//!                                                                   │ dp: exact, if its steps fit the budget
+//!                                                                   │ greedy, search: several roles beyond it
+//!                                       Decision::{Place, Refuse} ◀─┴─ layout ▸ spares | explain
 //! ```
 //!
-//! [`Engine`] is what the operator drives. [`solve`] places gangs, one after the other, on given nodes in an order of
-//! one's own: for judging the solver against known optima, for what-if questions and for tests.
+//! - [`Engine`] is what the operator drives: [`Engine::apply`] events, [`Engine::decide`] for gangs that wait;
+//!   [`Engine::what_if`] and [`Engine::explain`] answer without holding anything; [`Engine::occupancy`] shows who
+//!   holds what.
+//! - [`solve`] places gangs one after the other on given nodes, in an order of [`Objective`]s of one's own: for judging
+//!   the solver against known optima, for what-if questions and for tests. [`Solution::bound`] states the gap of what is
+//!   not proven.
+//!
+//! What is better: most units; fewest broken blocks of Preferred segments, smallest size first; the smallest subtree;
+//! room for spares beside the gang; fewest domains from the inside out; then tightness: no empty domain opened, blocks of
+//! usual sizes kept, little left over.
 
 mod blocks;
 mod bound;
