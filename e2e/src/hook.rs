@@ -5,7 +5,7 @@ use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 use tower::service_fn;
 
@@ -70,18 +70,20 @@ impl Tripwire {
     }
 }
 
-/// Holds the first request that `matches`, until it is let go.
+/// Holds the first request that `matches` and all that follow, until they are let go.
 #[derive(Clone)]
 pub struct Gate {
     matches: Arc<dyn Fn(&Seen) -> bool + Send + Sync>,
     held: Arc<Notify>,
+    closed: Arc<AtomicBool>,
     open: tokio_util::sync::CancellationToken,
 }
 
 impl Gate {
     /// A gate for requests that match.
     pub fn new(matches: impl Fn(&Seen) -> bool + Send + Sync + 'static) -> Self {
-        Self { matches: Arc::new(matches), held: Arc::default(), open: tokio_util::sync::CancellationToken::new() }
+        let (held, closed) = (Arc::default(), Arc::default());
+        Self { matches: Arc::new(matches), held, closed, open: tokio_util::sync::CancellationToken::new() }
     }
 
     /// The hook.
@@ -90,8 +92,12 @@ impl Gate {
         Arc::new(move |seen: Seen| {
             let this = this.clone();
             Box::pin(async move {
-                if (this.matches)(&seen) && !this.open.is_cancelled() {
+                // From the first match on everything is held: a process that is stopped sends nothing at all.
+                if !this.closed.load(Ordering::SeqCst) && (this.matches)(&seen) {
+                    this.closed.store(true, Ordering::SeqCst);
                     this.held.notify_one();
+                }
+                if this.closed.load(Ordering::SeqCst) {
                     this.open.cancelled().await;
                 }
             })

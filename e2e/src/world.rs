@@ -182,9 +182,9 @@ impl World {
         let mut lease = LeaseConfig::new(SYSTEM, identity);
         let mut config = Config::default();
         if self.backend == Backend::Cluster {
-            lease.duration = Duration::from_secs(5);
-            lease.renew_deadline = Duration::from_secs(3);
-            lease.retry = Duration::from_millis(300);
+            lease.duration = Duration::from_secs(10);
+            lease.renew_deadline = Duration::from_secs(6);
+            lease.retry = Duration::from_millis(500);
             config.start_limit = 10_000;
             config.node_grace = 1_000;
             config.drain = 2_000;

@@ -19,7 +19,9 @@ pub fn node(object: &core::Node) -> (Node, Vec<String>) {
     for (resource, quantity) in allocatable.into_iter().flatten() {
         match amount(resource, quantity) {
             Ok(amount) => amounts.set(resource, amount),
-            Err(error) => warnings.push(format!("node {name}: status.allocatable[{resource}]: {error}; counted as 0")),
+            Err(error) => {
+                warnings.push(format!("node {name}: status.allocatable[{resource}]: {error}; counted as 0"));
+            }
         }
     }
     if !amounts.0.contains_key(resources::PODS) {
@@ -42,8 +44,11 @@ pub fn node(object: &core::Node) -> (Node, Vec<String>) {
 }
 
 fn amount(resource: &str, quantity: &Quantity) -> Result<i64, String> {
-    let parse =
-        if resource == resources::CPU { muster_model::quantity::parse_milli } else { muster_model::quantity::parse_units };
+    let parse = if resource == resources::CPU {
+        muster_model::quantity::parse_milli
+    } else {
+        muster_model::quantity::parse_units
+    };
     parse(&quantity.0).map_err(|error| error.to_string())
 }
 

@@ -94,13 +94,12 @@ impl PodFacts {
     pub fn of(pod: &core::Pod) -> (Self, Vec<String>) {
         let mut warnings = Vec::new();
         let meta = &pod.metadata;
-        let key = ObjectKey::new(
-            meta.namespace.clone().unwrap_or_default(),
-            meta.name.clone().unwrap_or_default(),
-        );
-        let status = pod.status.clone().unwrap_or_default();
-        let spec = pod.spec.clone().unwrap_or_default();
-        let requests = convert::pod_requests(&spec, &allocated(&status)).unwrap_or_else(|error| {
+        let key =
+            ObjectKey::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
+        let (no_status, no_spec) = (core::PodStatus::default(), core::PodSpec::default());
+        let status = pod.status.as_ref().unwrap_or(&no_status);
+        let spec = pod.spec.as_ref().unwrap_or(&no_spec);
+        let requests = convert::pod_requests(spec, &allocated(status)).unwrap_or_else(|error| {
             warnings.push(format!("pod {key}: {error}; its requests count as nothing"));
             Resources::of([(muster_model::resources::PODS, 1)])
         });
@@ -109,9 +108,8 @@ impl PodFacts {
                 && owner.kind == "Gang"
                 && owner.api_version.starts_with(muster_api::common::GROUP)
         });
-        let condition = |name: &str| {
-            status.conditions.iter().flatten().find(|c| c.type_ == name && c.status == "True")
-        };
+        let condition =
+            |name: &str| status.conditions.iter().flatten().find(|c| c.type_ == name && c.status == "True");
         let phase = match status.phase.as_deref() {
             Some("Running") => PodPhase::Running,
             Some("Succeeded") => PodPhase::Succeeded,
@@ -120,16 +118,16 @@ impl PodFacts {
         };
         let facts = Self {
             uid: Uid(meta.uid.clone().unwrap_or_default()),
-            node: spec.node_name.or(status.nominated_node_name.clone()).map(NodeName::from),
+            node: spec.node_name.as_deref().or(status.nominated_node_name.as_deref()).map(NodeName::from),
             gang: gang.map(|owner| Uid(owner.uid.clone())),
             slot: gang.and_then(|_| slot(meta.labels.as_ref()?)),
             requests,
             phase,
             leaving: meta.deletion_timestamp.is_some(),
             admitted: status.start_time.is_some(),
-            started: started(&status),
+            started: started(status),
             ready: condition("Ready").is_some(),
-            end: matches!(phase, PodPhase::Succeeded | PodPhase::Failed).then(|| end(&status)),
+            end: matches!(phase, PodPhase::Succeeded | PodPhase::Failed).then(|| end(status)),
             disruption: condition("DisruptionTarget").map(|c| c.reason.clone().unwrap_or_default()),
             created: meta.creation_timestamp.as_ref().map_or(0, |t| t.0.as_millisecond()),
             checkpoint_step: meta
@@ -172,13 +170,10 @@ fn started(status: &core::PodStatus) -> bool {
     containers.into_iter().any(|container| {
         let ran = |state: Option<&core::ContainerState>| {
             state.is_some_and(|state| {
-                state.running.is_some()
-                    || state.terminated.as_ref().is_some_and(|t| t.started_at.is_some())
+                state.running.is_some() || state.terminated.as_ref().is_some_and(|t| t.started_at.is_some())
             })
         };
-        container.restart_count > 0
-            || ran(container.state.as_ref())
-            || ran(container.last_state.as_ref())
+        container.restart_count > 0 || ran(container.state.as_ref()) || ran(container.last_state.as_ref())
     })
 }
 

@@ -249,15 +249,12 @@ impl Cluster {
             return;
         }
         let id = uid.0.clone();
-        match now {
-            Some((node, requests)) => {
-                self.told.insert(uid.clone(), (node.clone(), requests.clone()));
-                self.engine.apply(Event::Use { id, node, requests });
-            }
-            None => {
-                self.told.remove(uid);
-                self.engine.apply(Event::UseGone { id });
-            }
+        if let Some((node, requests)) = now {
+            self.told.insert(uid.clone(), (node.clone(), requests.clone()));
+            self.engine.apply(Event::Use { id, node, requests });
+        } else {
+            self.told.remove(uid);
+            self.engine.apply(Event::UseGone { id });
         }
     }
 

@@ -4,13 +4,20 @@
 //!   TrainingJobSpec + World (classes, nodes seen) ──derive──▶ Derived, or Problems ──▶ condition Valid=False
 //! ```
 
-use muster_api::{AcceleratorClassSpec, PlacementRule, TrainingJobSpec};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use muster_api::{
+    AcceleratorClassSpec, GangOutcome, GangSpec, Launch, Outcome as JobOutcome, OutcomePolicy, PlacementRule,
+    RoleSpec, TrainingJobSpec, UnitBounds,
+};
 use muster_lifecycle::parallelism::{self, Elastic, Parallelism, Rule, Rules, TrainingSpec};
 use muster_model::{Mode, Segment, topology::NVLINK_DOMAIN};
 use std::fmt;
 
 use crate::core::World;
 use crate::launch::framework;
+
+/// Name of the one role of a training job.
+pub const ROLE: &str = "worker";
 
 /// What is wrong with a field, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,5 +183,54 @@ fn check_nvlink(
             ),
             "lower it, allow a class with larger domains, or set spec.placement.tensor.mode: Preferred",
         ));
+    }
+}
+
+/// The gang that a job comes to.
+pub fn gang_spec(spec: &TrainingJobSpec, priority: i32, derived: Derived) -> GangSpec {
+    let mut template: PodTemplateSpec = spec.template.clone();
+    if let Some(pod) = &mut template.spec {
+        // The grace period is the time for a last checkpoint.
+        let grace = spec.checkpoint.grace.millis().unwrap_or(30_000);
+        pod.termination_grace_period_seconds.get_or_insert((grace + 999) / 1000);
+        if pod.priority_class_name.is_none() {
+            pod.priority_class_name.clone_from(&spec.priority_class_name);
+        }
+    }
+    GangSpec {
+        queue: spec.queue.clone(),
+        priority,
+        classes: derived.classes,
+        roles: vec![RoleSpec {
+            name: ROLE.into(),
+            template,
+            devices: derived.devices,
+            container: spec.accelerator.container.clone(),
+            pods_per_unit: derived.pods_per_unit,
+            units: UnitBounds { min: derived.min, max: derived.max, valid: derived.valid },
+            segments: derived.segments,
+            spares: spec.placement.spares,
+        }],
+        within: spec
+            .placement
+            .job
+            .as_ref()
+            .map(|rule| muster_model::Within { level: rule.within.clone(), mode: rule.mode }),
+        launch: Launch {
+            framework: spec.framework,
+            parallelism: spec.parallelism.clone(),
+            replicas_per_unit: derived.replicas_per_unit,
+            pods_per_stage: derived.pods_per_stage,
+            ..Launch::default()
+        },
+        recovery: spec.recovery.clone(),
+        outcome: GangOutcome {
+            policy: match spec.outcome {
+                JobOutcome::Rank0 => OutcomePolicy::Pod,
+                JobOutcome::AllRanks => OutcomePolicy::All,
+            },
+            ..GangOutcome::default()
+        },
+        suspend: spec.suspend,
     }
 }

@@ -21,6 +21,7 @@ pub fn framework(framework: ApiFramework) -> Framework {
 }
 
 /// How a gang's pods are launched.
+#[derive(Debug)]
 pub struct Launcher {
     launch: Launch,
     /// Names that the framework needs.

@@ -14,8 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
 use muster_api::{Gang, labels};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -64,14 +64,17 @@ impl LeaseConfig {
 #[derive(Clone, Debug)]
 pub struct Term {
     epoch: i64,
+    /// The Lease as we wrote it last.
+    lease: Arc<Mutex<Lease>>,
     start: Instant,
     /// Milliseconds after `start` until which we may write.
     until: Arc<AtomicI64>,
 }
 
 impl Term {
-    fn new(epoch: i64, renewed: Instant, deadline: Duration) -> Self {
-        let term = Self { epoch, start: renewed, until: Arc::new(AtomicI64::new(0)) };
+    fn new(epoch: i64, lease: Lease, renewed: Instant, deadline: Duration) -> Self {
+        let lease = Arc::new(Mutex::new(lease));
+        let term = Self { epoch, lease, start: renewed, until: Arc::new(AtomicI64::new(0)) };
         term.extend(renewed, deadline);
         term
     }
@@ -79,6 +82,10 @@ impl Term {
     fn extend(&self, renewed: Instant, deadline: Duration) {
         let until = renewed.duration_since(self.start) + deadline;
         self.until.store(until.as_millis() as i64, Ordering::SeqCst);
+    }
+
+    fn lease(&self) -> MutexGuard<'_, Lease> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The epoch of this term.
@@ -181,7 +188,7 @@ impl Elector {
         *spec = self.spec(epoch);
         let renewed = Instant::now();
         match self.leases.replace(&self.config.name, &PostParams::default(), &lease).await {
-            Ok(_) => Ok(Some(Term::new(epoch, renewed, self.config.renew_deadline))),
+            Ok(lease) => Ok(Some(Term::new(epoch, lease, renewed, self.config.renew_deadline))),
             Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
             Err(error) => Err(self.error(error)),
         }
@@ -199,7 +206,7 @@ impl Elector {
             spec: Some(self.spec(epoch)),
         };
         match self.leases.create(&PostParams::default(), &lease).await {
-            Ok(_) => Ok(Some(Term::new(epoch, renewed, self.config.renew_deadline))),
+            Ok(lease) => Ok(Some(Term::new(epoch, lease, renewed, self.config.renew_deadline))),
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
             Err(error) => Err(self.error(error)),
         }
@@ -234,23 +241,33 @@ impl Elector {
         }
     }
 
+    /// One write, from the Lease as we wrote it last; it is read again only when somebody else wrote it.
     async fn renew(&self, term: &Term) -> Result<(), LeaderError> {
-        let mut lease = self.leases.get(&self.config.name).await.map_err(|error| match error {
-            kube::Error::Api(status) if status.is_not_found() => LeaderError::Lost,
-            error => self.error(error),
-        })?;
-        let spec = lease.spec.get_or_insert_default();
-        let ours = spec.holder_identity.as_deref() == Some(&self.config.identity)
-            && spec.lease_transitions.map(i64::from) == Some(term.epoch);
+        let mut lease = term.lease().clone();
+        lease.spec.get_or_insert_default().renew_time = Some(MicroTime(self.clock.now()));
+        match self.leases.replace(&self.config.name, &PostParams::default(), &lease).await {
+            Ok(written) => {
+                *term.lease() = written;
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() => Err(LeaderError::Lost),
+            Err(kube::Error::Api(status)) if status.is_conflict() => self.look_again(term).await,
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    /// Somebody wrote the Lease, perhaps we ourselves in a request whose answer was lost.
+    async fn look_again(&self, term: &Term) -> Result<(), LeaderError> {
+        let lease = self.leases.get(&self.config.name).await.map_err(|error| self.error(error))?;
+        let ours = lease.spec.as_ref().is_some_and(|spec| {
+            spec.holder_identity.as_deref() == Some(&self.config.identity)
+                && spec.lease_transitions.map(i64::from) == Some(term.epoch)
+        });
         if !ours {
             return Err(LeaderError::Lost);
         }
-        spec.renew_time = Some(MicroTime(self.clock.now()));
-        match self.leases.replace(&self.config.name, &PostParams::default(), &lease).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()), // looked at again before the deadline
-            Err(error) => Err(self.error(error)),
-        }
+        *term.lease() = lease;
+        Ok(())
     }
 
     /// Lets others lead at once. The epoch stays, so the next leader's is higher.

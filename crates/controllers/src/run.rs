@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Elector ──term──▶ lead: watches ─▶ Core ─▶ Writer ─▶ API server
-//!                          one future, no tasks: dropping it stops everything at an await point
+//!                          one future: dropping it stops everything at an await point (the renewal too)
 //! ```
 
 use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
@@ -76,20 +76,28 @@ impl Operator {
 
     /// Runs until `stop`; then gives the Lease back.
     pub async fn run(&self, stop: CancellationToken) {
-        let elector = Elector::new(self.client.clone(), self.options.lease.clone(), self.clock.clone());
+        let elector =
+            Arc::new(Elector::new(self.client.clone(), self.options.lease.clone(), self.clock.clone()));
         loop {
             let term = tokio::select! {
                 () = stop.cancelled() => return,
                 term = elector.acquire() => term,
             };
             tracing::info!(epoch = term.epoch(), "took the Lease");
+            // A task of its own: however busy the core is, the Lease is renewed in time. It ends with this future.
+            let mut keeping = tokio::task::JoinSet::new();
+            let (keeper, kept) = (elector.clone(), term.clone());
+            keeping.spawn(async move { keeper.keep(&kept).await });
             tokio::select! {
                 () = stop.cancelled() => {
                     elector.release(&term).await;
                     tracing::info!("gave the Lease back");
                     return;
                 }
-                error = elector.keep(&term) => tracing::warn!(%error, "leadership lost"),
+                Some(ended) = keeping.join_next() => match ended {
+                    Ok(error) => tracing::warn!(%error, "leadership lost"),
+                    Err(error) => tracing::error!(%error, "the renewal of the Lease ended"),
+                },
                 () = self.lead(&elector, &term) => tracing::warn!("another leader is at work; standing again"),
             }
             self.shown.send_replace(Snapshot::default());

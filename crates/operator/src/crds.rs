@@ -10,7 +10,8 @@ use std::io::Write;
 pub fn print() -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for crd in muster_api::all_crds() {
-        let text = serde_yaml_ng::to_string(&crd).context("cannot write a CustomResourceDefinition as YAML")?;
+        let text =
+            serde_yaml_ng::to_string(&crd).context("cannot write a CustomResourceDefinition as YAML")?;
         match write!(out, "---\n{text}") {
             // The reader has seen enough (`muster crds | head`).
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),

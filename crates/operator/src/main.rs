@@ -24,7 +24,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(&args),
         Command::Crds => crds::print(),
         Command::Simulate(args) => simulate::run(args),
     };

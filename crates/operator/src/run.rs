@@ -11,6 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use muster_controllers::core::Limits;
 use muster_controllers::{Config, LeaseConfig, Operator, Options, SystemClock};
 use muster_model::{Millis, duration};
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -94,7 +95,8 @@ impl Args {
         if self.retry_period <= 0 || self.retry_period >= self.renew_deadline {
             bail!("--retry-period must be more than 0 and less than --renew-deadline");
         }
-        let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "muster".into());
+        let host =
+            || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "muster".into());
         let identity =
             self.identity.clone().unwrap_or_else(|| format!("{}-{}", host().trim(), std::process::id()));
         let mut lease = LeaseConfig::new(self.namespace.clone(), identity);
@@ -131,7 +133,10 @@ impl Args {
 
     fn log(&self) -> anyhow::Result<()> {
         let filter = EnvFilter::try_new(&self.log).with_context(|| format!("--log {:?}", self.log))?;
-        let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let logs = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(std::io::stderr);
         match self.log_format {
             LogFormat::Human => logs.init(),
             LogFormat::Json => logs.json().flatten_event(true).init(),
@@ -144,7 +149,7 @@ impl Args {
 ///
 /// # Errors
 /// When flags contradict each other, no cluster is found or the address cannot be listened on.
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     args.log()?;
     let options = args.options()?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {

@@ -18,7 +18,11 @@ use tokio_util::sync::CancellationToken;
 ///
 /// # Errors
 /// When the listener fails.
-pub async fn serve(listener: TcpListener, shown: Receiver<Snapshot>, stop: CancellationToken) -> std::io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    shown: Receiver<Snapshot>,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let routes = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -33,7 +37,9 @@ async fn ready(State(shown): State<Receiver<Snapshot>>) -> impl IntoResponse {
     match (shown.epoch, shown.synced, shown.trouble) {
         (_, _, Some(trouble)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{trouble}\n")),
         (Some(epoch), true, None) => (StatusCode::OK, format!("leading, epoch {epoch}\n")),
-        (Some(_), false, None) => (StatusCode::SERVICE_UNAVAILABLE, "reading the cluster's state\n".to_owned()),
+        (Some(_), false, None) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "reading the cluster's state\n".to_owned())
+        }
         (None, ..) => (StatusCode::OK, "standing by\n".to_owned()),
     }
 }
@@ -62,8 +68,16 @@ pub fn text(shown: &Snapshot) -> Result<String, std::fmt::Error> {
     type Labelled = Family<Vec<(String, String)>, Gauge>;
     let mut registry = Registry::with_prefix("muster");
     let counters = &shown.counters;
-    registry.register("leader", "1 while this process leads", ConstGauge::new(i64::from(shown.epoch.is_some())));
-    registry.register("epoch", "Epoch of this leader's term, 0 without one", ConstGauge::new(shown.epoch.unwrap_or(0)));
+    registry.register(
+        "leader",
+        "1 while this process leads",
+        ConstGauge::new(i64::from(shown.epoch.is_some())),
+    );
+    registry.register(
+        "epoch",
+        "Epoch of this leader's term, 0 without one",
+        ConstGauge::new(shown.epoch.unwrap_or(0)),
+    );
     for (name, help, value) in [
         ("plans_committed", "Plans put in force in this term", counters.placed),
         ("plans_failed", "Plans taken back because the API server refused a pod", counters.plans_failed),
@@ -81,9 +95,15 @@ pub fn text(shown: &Snapshot) -> Result<String, std::fmt::Error> {
     };
     let phases = shown.phases.iter().map(|(phase, count)| ("phase", phase.clone(), *count as i64)).collect();
     registry.register("gangs", "Gangs by phase", family(phases));
-    let refused = counters.refused.iter().map(|(code, count)| ("reason", (*code).to_owned(), *count as i64)).collect();
-    registry.register("refusals", "Refusals by reason in this term, counted when a gang's reason changes", family(refused));
-    let restarts = counters.restarts.iter().map(|(cause, count)| ("cause", cause.clone(), *count as i64)).collect();
+    let refused =
+        counters.refused.iter().map(|(code, count)| ("reason", (*code).to_owned(), *count as i64)).collect();
+    registry.register(
+        "refusals",
+        "Refusals by reason in this term, counted when a gang's reason changes",
+        family(refused),
+    );
+    let restarts =
+        counters.restarts.iter().map(|(cause, count)| ("cause", cause.clone(), *count as i64)).collect();
     registry.register("restarts", "Restarts by cause in this term", family(restarts));
     let mut text = String::new();
     encode(&mut text, &registry)?;

@@ -3,8 +3,9 @@
 use muster_cluster::{PodFacts, Slot};
 use muster_model::{Millis, NodeName, ObjectKey, TaintEffect, Toleration, Uid};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::gang::GangRt;
+use super::gang::{GangRt, RolePlan};
 use super::slots::{Loss, SlotState};
 use super::{Core, OUT_OF_SERVICE, Wake};
 use crate::effect::{Effect, OwnedKind};
@@ -70,6 +71,10 @@ impl Core {
 
     /// Deletes the pods that are unwanted, and lets go of those that leave.
     pub(super) fn sweep(&mut self, key: &ObjectKey, unwanted: impl Fn(&GangRt, &PodFacts) -> bool) {
+        let Some(rt) = self.gangs.get_mut(key) else { return };
+        if !std::mem::take(&mut rt.sweep) {
+            return;
+        }
         let Some(rt) = self.gangs.get(key) else { return };
         let mut effects = Vec::new();
         for pod in self.cluster.pods_of(&rt.uid()) {
@@ -154,42 +159,58 @@ impl Core {
             return false;
         };
         let node = planned.node.clone();
-        let Some((requests, tolerations)) = self.pod_needs(key, slot) else { return false };
-        if let Some(why) = self.unusable(&node, &tolerations) {
-            self.misfit(key, slot, format!("node {node} {why} before its pod was created"));
-            return false;
-        }
-        let fits = self.cluster.free_now(&node).is_some_and(|free| free.fits(&requests) > 0);
-        if !fits {
-            self.wait_for_room(key, slot, &node, now);
-            return false;
-        }
-        match self.body(key, slot, &node) {
-            Ok((pod, body)) => {
-                self.cluster.expect(pod.clone(), node, requests);
-                if let Some(rt) = self.gangs.get_mut(key) {
-                    rt.slots.set(slot, SlotState::Asked);
-                }
-                self.out.push(Effect::CreatePod { gang: key.clone(), slot: slot.clone(), pod, body });
-                true
-            }
+        let role = match self.role_plan(key, slot) {
+            Ok(role) => role,
             Err(message) => {
                 if let Some(rt) = self.gangs.get_mut(key) {
                     rt.failed_plan = Some(muster_model::Reason::PodRefused { message });
                 }
                 self.dirty_gangs.insert(key.clone());
-                false
+                return false;
             }
+        };
+        if let Some(why) = self.unusable(&node, &role.tolerations) {
+            self.misfit(key, slot, format!("node {node} {why} before its pod was created"));
+            return false;
         }
+        let fits = self.cluster.free_now(&node).is_some_and(|free| free.fits(&role.requests) > 0);
+        if !fits {
+            self.wait_for_room(key, slot, &node, now);
+            return false;
+        }
+        let Some((pod, body)) = self.body(key, slot, &node, &role) else { return false };
+        self.cluster.expect(pod.clone(), node, role.requests.clone());
+        if let Some(rt) = self.gangs.get_mut(key) {
+            rt.slots.set(slot, SlotState::Asked);
+        }
+        self.out.push(Effect::CreatePod { gang: key.clone(), slot: slot.clone(), pod, body });
+        true
     }
 
-    fn pod_needs(&self, key: &ObjectKey, slot: &Slot) -> Option<(muster_model::Resources, Vec<Toleration>)> {
-        let rt = self.gangs.get(key)?;
-        let request = rt.request.as_ref().ok()?;
-        let role = request.roles.iter().find(|role| role.name == slot.unit.role)?;
-        let class = rt.plan.as_ref()?.unit(&slot.unit)?.placed.class.clone();
+    /// What is the same for all pods of a slot's role: made once per plan.
+    fn role_plan(&mut self, key: &ObjectKey, slot: &Slot) -> Result<Arc<RolePlan>, String> {
+        let rt = self.gangs.get_mut(key).ok_or("the gang is gone")?;
+        if let Some(role) = rt.roles.get(&slot.unit.role) {
+            return Ok(role.clone());
+        }
+        let spec =
+            rt.object.spec.roles.iter().find(|role| role.name == slot.unit.role).ok_or("no such role")?;
+        let request = rt.request.as_ref().map_err(ToString::to_string)?;
+        let role = request.roles.iter().find(|role| role.name == slot.unit.role).ok_or("no such role")?;
+        let class = rt
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.unit(&slot.unit))
+            .and_then(|unit| unit.placed.class.clone());
         let class = request.classes.iter().find(|c| Some(&c.name) == class.as_ref());
-        Some((role.pod_requests(class), role.tolerations.clone()))
+        let role = Arc::new(RolePlan {
+            blueprint: Blueprint::new(&rt.object, spec, class)?,
+            requests: role.pod_requests(class),
+            tolerations: role.tolerations.clone(),
+            launcher: rt.launcher(),
+        });
+        rt.roles.insert(slot.unit.role.clone(), role.clone());
+        Ok(role)
     }
 
     /// Why a node takes no new pod, whatever its room.
@@ -239,57 +260,32 @@ impl Core {
 
     /// Name and JSON of a pod.
     fn body(
-        &mut self,
+        &self,
         key: &ObjectKey,
         slot: &Slot,
         node: &NodeName,
-    ) -> Result<(ObjectKey, Vec<u8>), String> {
-        let epoch = self.epoch;
-        let rt = self.gangs.get_mut(key).ok_or("the gang is gone")?;
-        let role = rt
-            .object
-            .spec
-            .roles
-            .iter()
-            .find(|role| role.name == slot.unit.role)
-            .ok_or("no such role")?
-            .clone();
-        if !rt.blueprints.contains_key(&role.name) {
-            let class = rt
-                .plan
-                .as_ref()
-                .and_then(|plan| plan.unit(&slot.unit))
-                .and_then(|unit| unit.placed.class.clone());
-            let class = rt
-                .request
-                .as_ref()
-                .ok()
-                .and_then(|r| r.classes.iter().find(|c| Some(&c.name) == class.as_ref()));
-            let blueprint = Blueprint::new(&rt.object, &role, class)?;
-            rt.blueprints.insert(role.name.clone(), blueprint);
-        }
-        let blueprint = rt.blueprints.get(&role.name).ok_or("no blueprint")?;
+        role: &RolePlan,
+    ) -> Option<(ObjectKey, Vec<u8>)> {
+        let rt = self.gangs.get(key)?;
+        let plan = rt.plan.as_ref()?;
         let pod = ObjectKey::new(key.namespace.clone(), rt.pod_name(slot));
-        let launch = rt.launcher();
         let uid = rt.uid();
-        let subdomain = launch.names.every_rank.then(|| names::hosts_service(&key.name, &uid));
-        let hostfile = launch.names.hostfile.then(|| names::hostfile(&key.name, &uid));
-        let env = rt.plan.as_ref().map_or_else(Vec::new, |plan| {
-            launch.environment(plan, slot, rt.checkpoint_step, |slot| rt.pod_name(slot))
-        });
+        let launcher = &role.launcher;
+        let subdomain = launcher.names.every_rank.then(|| names::hosts_service(&key.name, &uid));
+        let hostfile = launcher.names.hostfile.then(|| names::hostfile(&key.name, &uid));
         let stamp = Stamp {
             pod: &pod,
             slot,
-            generation: rt.plan.as_ref().map_or(0, |plan| plan.generation),
+            generation: plan.generation,
             node: Some(node),
-            epoch,
-            env,
+            epoch: self.epoch,
+            env: launcher.environment(plan, slot, rt.checkpoint_step, |slot| rt.pod_name(slot)),
             decides: rt.decides(&slot.unit.role, slot.unit.index, slot.index),
             subdomain: subdomain.as_deref(),
             hostfile: hostfile.as_deref(),
         };
-        let body = blueprint.stamp(&stamp);
-        Ok((pod, body))
+        let body = role.blueprint.stamp(&stamp);
+        Some((pod, body))
     }
 
     /// What the gang made beside its pods and is not needed by the plan in force.

@@ -6,12 +6,14 @@ use muster_cluster::{PodFacts, Slot};
 use muster_engine::How;
 use muster_lifecycle::recovery::Step;
 use muster_model::{
-    Gang, GangState, Millis, NodeName, ObjectKey, Plan, Reason, Uid, UnitId, plan::Placement,
+    Gang, GangState, Millis, NodeName, ObjectKey, Plan, Reason, Resources, Toleration, Uid, UnitId,
+    plan::Placement,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::recover;
-use super::slots::Slots;
+use super::slots::{Slots, Tally};
 use crate::effect::Effect;
 use crate::launch::Launcher;
 use crate::manifest::{self, Blueprint};
@@ -53,6 +55,41 @@ pub struct Needed {
     pub exists: bool,
 }
 
+/// What stands for a gang that the engine was told of, without its plan and request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    state: std::mem::Discriminant<Wanted>,
+    generation: u64,
+    lost: BTreeSet<UnitId>,
+    avoid: Vec<NodeName>,
+}
+
+/// What the engine should hold for a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nothing.
+    Inactive,
+    /// A placement.
+    Waiting,
+    /// The plan in force.
+    Holding,
+    /// The plan in force, and other places for what is lost.
+    Replan,
+}
+
+/// What is the same for all pods of a role under one plan.
+#[derive(Debug)]
+pub struct RolePlan {
+    /// The common part of their manifests.
+    pub blueprint: Blueprint,
+    /// What one of them requests.
+    pub requests: Resources,
+    /// What they tolerate.
+    pub tolerations: Vec<Toleration>,
+    /// How they are launched.
+    pub launcher: Launcher,
+}
+
 /// One gang.
 #[derive(Debug)]
 pub struct GangRt {
@@ -69,7 +106,7 @@ pub struct GangRt {
     /// The gang as the engine wants it, state aside; or why it cannot be placed at all.
     pub request: Result<Gang, Reason>,
     /// What the engine was told last.
-    pub told: Option<Gang>,
+    pub told: Option<Told>,
     /// The status that is being written.
     pub writing: Option<Box<GangStatus>>,
     /// Whether pods must wait for that write.
@@ -92,8 +129,14 @@ pub struct GangRt {
     pub hold: Option<(Millis, Reason)>,
     /// How often a plan failed in a row.
     pub failures: u32,
-    /// The common part of the pods, by role, for the plan in force.
-    pub blueprints: BTreeMap<String, Blueprint>,
+    /// What is the same for the pods of a role, for the plan in force.
+    pub roles: BTreeMap<String, Arc<RolePlan>>,
+    /// A pod may have to be deleted or let go.
+    pub sweep: bool,
+    /// When the start limit was looked at last.
+    pub looked: Millis,
+    /// What progress was computed from last.
+    pub seen_progress: Option<(Tally, Option<i64>)>,
     /// Services and ConfigMaps of the plan, by name.
     pub needed: BTreeMap<String, Needed>,
     /// Pods whose deletion was asked for, and whether by force.
@@ -143,7 +186,10 @@ impl GangRt {
             avoid: BTreeMap::new(),
             hold: None,
             failures: 0,
-            blueprints: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            sweep: true,
+            looked: 0,
+            seen_progress: None,
             needed: BTreeMap::new(),
             deleting: BTreeMap::new(),
             releasing: BTreeSet::new(),
@@ -190,11 +236,13 @@ impl GangRt {
         if self.status.plan != status.plan || self.plan != plan {
             self.slots = plan.as_ref().map_or_else(Slots::default, |plan| Slots::of(plan, &self.slots));
             self.plan = plan;
-            self.blueprints.clear();
+            self.roles.clear();
             self.blocked.clear();
             self.loss = None;
         }
         self.checkpoint_step = self.checkpoint_step.max(status.checkpoint_step);
+        self.sweep = true;
+        self.seen_progress = None;
         self.status = status;
     }
 
@@ -219,6 +267,21 @@ impl GangRt {
         let plan = self.plan.as_ref()?;
         let units = plan.units.iter().map(|unit| unit.placed.clone()).collect();
         Some(self.next_plan(Placement { units, spares: plan.spares.clone() }))
+    }
+
+    /// Takes in a pod. Returns whether anything follows from it: of a pod that merely begins, only the last matters.
+    pub fn see_pod(&mut self, pod: &PodFacts) -> bool {
+        let before = self.slots.tally();
+        let planned = self.slots.observe(pod);
+        let step = self.checkpoint_step.max(pod.checkpoint_step);
+        let progressed = std::mem::replace(&mut self.checkpoint_step, step) != step;
+        let after = self.slots.tally();
+        let unwanted = !planned || pod.leaving || self.plan.is_none() || self.leaving() || self.is_final();
+        self.sweep |= unwanted;
+        let begins = before != after
+            && (after.running, after.done, after.lost) == (before.running, before.done, before.lost)
+            && after.missing + after.asked > 0;
+        unwanted || progressed || (before != after && !begins)
     }
 
     /// Namespace and name.
@@ -278,18 +341,41 @@ impl GangRt {
     }
 
     /// What the engine should hold for this gang now. `None`: leave what it has (a decision is under way).
-    pub fn wanted(&self, blocked: bool) -> Option<GangState> {
+    pub fn wanted(&self, blocked: bool) -> Option<Wanted> {
         if self.proposal.is_some() {
             return None;
         }
         let inactive = self.leaving() || self.is_final() || (self.plan.is_none() && self.object.spec.suspend);
         Some(match (&self.plan, &self.loss) {
-            _ if inactive => GangState::Inactive,
-            (Some(plan), Some(loss)) => GangState::Replan { plan: plan.clone(), lost: loss.units.clone() },
-            (Some(plan), None) => GangState::Holding(plan.clone()),
-            (None, _) if blocked || self.hold.is_some() => GangState::Inactive,
-            (None, _) => GangState::Waiting,
+            _ if inactive => Wanted::Inactive,
+            (Some(_), Some(_)) => Wanted::Replan,
+            (Some(_), None) => Wanted::Holding,
+            (None, _) if blocked || self.hold.is_some() => Wanted::Inactive,
+            (None, _) => Wanted::Waiting,
         })
+    }
+
+    /// What stands for telling the engine `wanted` now.
+    pub fn telling(&self, wanted: Wanted) -> Told {
+        Told {
+            state: std::mem::discriminant(&wanted),
+            generation: self.plan.as_ref().map_or(0, |plan| plan.generation),
+            lost: self.loss.as_ref().map(|loss| loss.units.clone()).unwrap_or_default(),
+            avoid: self.avoid.keys().cloned().collect(),
+        }
+    }
+
+    /// The gang's state in the engine's terms.
+    pub fn state(&self, wanted: Wanted) -> GangState {
+        match (wanted, &self.plan) {
+            (Wanted::Waiting, _) => GangState::Waiting,
+            (Wanted::Holding, Some(plan)) => GangState::Holding(plan.clone()),
+            (Wanted::Replan, Some(plan)) => GangState::Replan {
+                plan: plan.clone(),
+                lost: self.loss.as_ref().map(|loss| loss.units.clone()).unwrap_or_default(),
+            },
+            _ => GangState::Inactive,
+        }
     }
 
     /// Whether a pod belongs to no slot of the plan in force (or to a gang that has none).

@@ -1,12 +1,8 @@
 //! Jobs: each has one Gang of its own name, and a status that answers "why is it not running".
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use muster_api::condition::{self, Now};
 use muster_api::training_job::CheckpointStatus;
-use muster_api::{
-    GangOutcome, GangPhase, GangSpec, JobPhase, Launch, Outcome as JobOutcome, OutcomePolicy, RoleSpec,
-    TrainingJob, TrainingJobStatus, UnitBounds, UnitCounts, labels,
-};
+use muster_api::{GangPhase, GangSpec, JobPhase, TrainingJob, TrainingJobStatus, UnitCounts, labels};
 use muster_model::{Millis, ObjectKey, Uid};
 use serde_json::json;
 
@@ -16,8 +12,6 @@ use super::{Core, Wake};
 use crate::derive::{self, Problem};
 use crate::effect::{Effect, Outcome, Owned, OwnedKind};
 
-/// Name of the one role of a training job.
-pub const ROLE: &str = "worker";
 const AGAIN: Millis = 500;
 
 /// One job.
@@ -160,57 +154,8 @@ impl Core {
         });
         let derived = derive::derive(spec, &self.world, &mut problems);
         match derived {
-            Some(derived) if problems.is_empty() => Ok(self.gang_spec(rt, priority, derived)),
+            Some(derived) if problems.is_empty() => Ok(derive::gang_spec(spec, priority, derived)),
             _ => Err(problems),
-        }
-    }
-
-    fn gang_spec(&self, rt: &JobRt, priority: i32, derived: derive::Derived) -> GangSpec {
-        let spec = &rt.object.spec;
-        let mut template: PodTemplateSpec = spec.template.clone();
-        if let Some(pod) = &mut template.spec {
-            // The grace period is the time for a last checkpoint.
-            let grace = spec.checkpoint.grace.millis().unwrap_or(30_000);
-            pod.termination_grace_period_seconds.get_or_insert((grace + 999) / 1000);
-            if pod.priority_class_name.is_none() {
-                pod.priority_class_name.clone_from(&spec.priority_class_name);
-            }
-        }
-        GangSpec {
-            queue: spec.queue.clone(),
-            priority,
-            classes: derived.classes,
-            roles: vec![RoleSpec {
-                name: ROLE.into(),
-                template,
-                devices: derived.devices,
-                container: spec.accelerator.container.clone(),
-                pods_per_unit: derived.pods_per_unit,
-                units: UnitBounds { min: derived.min, max: derived.max, valid: derived.valid },
-                segments: derived.segments,
-                spares: spec.placement.spares,
-            }],
-            within: spec
-                .placement
-                .job
-                .as_ref()
-                .map(|rule| muster_model::Within { level: rule.within.clone(), mode: rule.mode }),
-            launch: Launch {
-                framework: spec.framework,
-                parallelism: spec.parallelism.clone(),
-                replicas_per_unit: derived.replicas_per_unit,
-                pods_per_stage: derived.pods_per_stage,
-                ..Launch::default()
-            },
-            recovery: spec.recovery.clone(),
-            outcome: GangOutcome {
-                policy: match spec.outcome {
-                    JobOutcome::Rank0 => OutcomePolicy::Pod,
-                    JobOutcome::AllRanks => OutcomePolicy::All,
-                },
-                ..GangOutcome::default()
-            },
-            suspend: spec.suspend,
         }
     }
 

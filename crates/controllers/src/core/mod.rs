@@ -72,6 +72,7 @@ impl Default for Config {
 
 /// Something that a watch reported.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "an event is moved once, from the watch into the core")]
 pub enum Event {
     /// A Node.
     Node(Change<Node>),
@@ -225,7 +226,7 @@ impl Core {
         match event {
             Event::Node(Change::Set(node)) => self.set_node(&node, now),
             Event::Node(Change::Gone(key, _)) => self.remove_node(&NodeName::from(key.name)),
-            Event::Pod(Change::Set(pod)) => self.set_pod(&pod),
+            Event::Pod(Change::Set(pod)) => self.set_pod(&pod, now),
             Event::Pod(Change::Gone(_, uid)) => self.remove_pod(&uid),
             Event::Gang(Change::Set(gang)) => self.set_gang(gang),
             Event::Gang(Change::Gone(key, uid)) => self.remove_gang(&key, &uid),
@@ -265,8 +266,8 @@ impl Core {
                 self.judge_all_again();
             }
             Event::Quota(change) => self.apply_quota(change),
-            Event::Topology(_) => {}
-            Event::Node(Change::Synced)
+            Event::Topology(_)
+            | Event::Node(Change::Synced)
             | Event::Pod(Change::Synced)
             | Event::Gang(Change::Synced)
             | Event::Job(Change::Synced)
@@ -360,7 +361,12 @@ impl Core {
     /// Looks again at the gangs that a node concerns.
     fn touch_node(&mut self, name: &NodeName) {
         for map in [&self.gangs_on, &self.waiting_for_room] {
-            self.dirty_gangs.extend(map.get(name).into_iter().flatten().cloned());
+            for key in map.get(name).into_iter().flatten() {
+                if let Some(rt) = self.gangs.get_mut(key) {
+                    rt.sweep = true;
+                }
+                self.dirty_gangs.insert(key.clone());
+            }
         }
     }
 
@@ -373,16 +379,21 @@ impl Core {
         }
     }
 
-    fn set_pod(&mut self, object: &Pod) {
+    fn set_pod(&mut self, object: &Pod, now: Millis) {
         let (pod, warnings) = PodFacts::of(object);
         self.warn(warnings);
         let freed = pod.terminal().then(|| pod.node.clone()).flatten();
-        if let Some(key) = pod.gang.as_ref().and_then(|uid| self.by_uid.get(uid)).cloned() {
-            if let Some(rt) = self.gangs.get_mut(&key) {
-                rt.slots.observe(&pod);
-                rt.checkpoint_step = rt.checkpoint_step.max(pod.checkpoint_step);
-            }
+        if let Some(key) = pod.gang.as_ref().and_then(|uid| self.by_uid.get(uid)).cloned()
+            && let Some(rt) = self.gangs.get_mut(&key)
+            && rt.see_pod(&pod)
+        {
             self.dirty_gangs.insert(key);
+        }
+        let short = pod.end.as_ref().is_some_and(|end| end.reason.starts_with("OutOf"));
+        if let Some(node) =
+            pod.node.clone().filter(|_| short && !pod.started && self.cluster.pod(&pod.uid).is_some())
+        {
+            self.distrust(&node, &pod, now);
         }
         self.cluster.set_pod(pod);
         if let Some(node) = freed {
@@ -506,6 +517,9 @@ impl Core {
     fn wake(&mut self, wake: Wake, now: Millis) {
         match wake {
             Wake::Gang(key) => {
+                if let Some(rt) = self.gangs.get_mut(&key) {
+                    rt.sweep = true;
+                }
                 self.dirty_gangs.insert(key);
             }
             Wake::Job(key) => {
@@ -629,7 +643,13 @@ fn name_of(meta: &kube::api::ObjectMeta) -> String {
 /// Sums of a plan for people: "256 pods on 256 nodes".
 fn plan_words(plan: &Plan) -> String {
     let nodes: BTreeSet<&NodeName> = plan.units.iter().flat_map(|unit| &unit.placed.nodes).collect();
-    format!("{} pods in {} units on {} nodes", plan.pods(), plan.units.len(), nodes.len())
+    let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    format!(
+        "{} in {} on {}",
+        count(plan.pods(), "pod"),
+        count(plan.units.len(), "unit"),
+        count(nodes.len(), "node")
+    )
 }
 
 /// Accelerators that a plan holds.

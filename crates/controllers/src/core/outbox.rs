@@ -146,23 +146,4 @@ impl Outbox {
             && self.waiting.values().all(VecDeque::is_empty)
             && self.flying.values().all(|count| *count == 0)
     }
-
-    /// Drops waiting effects that `unwanted` names (those under way go on).
-    pub fn drop_where(&mut self, unwanted: impl Fn(&Effect) -> bool) -> Vec<Effect> {
-        let mut dropped = Vec::new();
-        for waiting in self.waiting.values_mut() {
-            let (out, keep): (VecDeque<_>, VecDeque<_>) =
-                std::mem::take(waiting).into_iter().partition(|ticket| unwanted(&ticket.effect));
-            *waiting = keep;
-            dropped.extend(out.into_iter().map(|ticket| ticket.effect));
-        }
-        self.delayed.retain(|_, ticket| {
-            let out = unwanted(&ticket.effect);
-            if out {
-                dropped.push(ticket.effect.clone());
-            }
-            !out
-        });
-        dropped
-    }
 }

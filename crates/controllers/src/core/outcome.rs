@@ -146,9 +146,13 @@ impl Core {
             self.cluster.not_expected(pod);
             return;
         };
+        if let Outcome::Done { .. } = outcome {
+            // The watch brings the pod; nothing follows from the answer alone.
+            self.counters.pods_created += 1;
+            return;
+        }
         self.dirty_gangs.insert(gang.clone());
         match outcome {
-            Outcome::Done { .. } => self.counters.pods_created += 1,
             Outcome::Exists(facts) => {
                 let facts = *facts;
                 self.cluster.not_expected(pod);

@@ -11,6 +11,9 @@ use super::status::Change;
 use super::{Core, Wake};
 use crate::effect::Effect;
 
+/// How often at most the start limit of a gang's pods is looked at.
+const LOOK_EVERY: Millis = 1_000;
+
 impl Core {
     /// Looks at a gang and does what follows.
     pub(super) fn settle(&mut self, key: &ObjectKey, now: Millis) {
@@ -18,7 +21,7 @@ impl Core {
             return;
         }
         self.look(key, now);
-        if self.gangs.get(key).is_some_and(|rt| rt.leaving()) {
+        if self.gangs.get(key).is_some_and(GangRt::leaving) {
             self.inform_engine(key, true);
             self.clear_out(key);
             return;
@@ -41,7 +44,13 @@ impl Core {
     /// Time and nodes: pods that did not start in time, nodes that are not ready, holds that are over.
     fn look(&mut self, key: &ObjectKey, now: Millis) {
         let Some(rt) = self.gangs.get_mut(key) else { return };
-        let mut next = rt.slots.expire(now, self.config.start_limit);
+        let mut next = None;
+        if rt.looked + LOOK_EVERY <= now {
+            rt.looked = now;
+            next = rt.slots.expire(now, self.config.start_limit);
+        } else if rt.slots.tally().starting > 0 {
+            next = Some(rt.looked + LOOK_EVERY);
+        }
         if rt.hold.as_ref().is_some_and(|(until, _)| *until <= now) {
             rt.hold = None;
         }
@@ -152,7 +161,7 @@ impl Core {
     /// Tells the engine what the gang holds and wants, if that changed.
     fn inform_engine(&mut self, key: &ObjectKey, blocked: bool) {
         let Some(rt) = self.gangs.get_mut(key) else { return };
-        let Some(state) = rt.wanted(blocked) else { return };
+        let Some(wanted) = rt.wanted(blocked) else { return };
         let Ok(request) = &rt.request else {
             if rt.told.take().is_some() {
                 let uid = rt.uid();
@@ -160,9 +169,11 @@ impl Core {
             }
             return;
         };
-        let gang = Gang { state, avoid: rt.avoid.keys().cloned().collect(), ..request.clone() };
-        if rt.told.as_ref() != Some(&gang) {
-            rt.told = Some(gang.clone());
+        let telling = rt.telling(wanted);
+        if rt.told.as_ref() != Some(&telling) {
+            let avoid = rt.avoid.keys().cloned().collect();
+            let gang = Gang { state: rt.state(wanted), avoid, ..request.clone() };
+            rt.told = Some(telling);
             self.cluster.set_gang(gang);
         }
     }

@@ -65,6 +65,8 @@ pub struct PlannedPod {
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
     pods: Vec<PlannedPod>,
+    /// Kept in step with every change of state: a gang may have ten thousand pods, and each is an event.
+    tally: Tally,
     /// Unit → position of its first pod, number of its pods, incarnation.
     units: BTreeMap<UnitId, (usize, usize, u64)>,
 }
@@ -78,12 +80,27 @@ pub struct Tally {
     pub asked: usize,
     /// Seen, not started.
     pub starting: usize,
-    /// Running or done.
+    /// Running.
     pub running: usize,
+    /// Ended well.
+    pub done: usize,
     /// Lost.
     pub lost: usize,
     /// All of them.
     pub all: usize,
+}
+
+impl Tally {
+    fn of(&mut self, state: &SlotState) -> &mut usize {
+        match state {
+            SlotState::Missing => &mut self.missing,
+            SlotState::Asked => &mut self.asked,
+            SlotState::Starting { .. } => &mut self.starting,
+            SlotState::Running { .. } => &mut self.running,
+            SlotState::Done => &mut self.done,
+            SlotState::Lost(_) => &mut self.lost,
+        }
+    }
 }
 
 impl Slots {
@@ -97,12 +114,15 @@ impl Slots {
             for (index, node) in unit.placed.nodes.iter().enumerate() {
                 let old = kept
                     .and_then(|(first, count, _)| before.pods.get(first + index).filter(|_| index < *count));
-                slots.pods.push(old.cloned().unwrap_or_else(|| PlannedPod {
+                let pod = old.cloned().unwrap_or_else(|| PlannedPod {
                     slot: Slot { unit: id.clone(), incarnation: unit.incarnation, index: index as u32 },
                     node: node.clone(),
                     state: SlotState::Missing,
                     uid: None,
-                }));
+                });
+                *slots.tally.of(&pod.state) += 1;
+                slots.tally.all += 1;
+                slots.pods.push(pod);
             }
         }
         slots
@@ -127,8 +147,14 @@ impl Slots {
     /// Sets where a pod stands.
     pub fn set(&mut self, slot: &Slot, state: SlotState) {
         if let Some(at) = self.position(slot) {
-            self.pods[at].state = state;
+            self.put(at, state);
         }
+    }
+
+    fn put(&mut self, at: usize, state: SlotState) {
+        *self.tally.of(&self.pods[at].state) -= 1;
+        *self.tally.of(&state) += 1;
+        self.pods[at].state = state;
     }
 
     /// Takes in what was seen of a pod. Returns whether the pod is one of the plan's.
@@ -141,7 +167,8 @@ impl Slots {
         }
         planned.uid = Some(pod.uid.clone());
         if !matches!(planned.state, SlotState::Lost(_) | SlotState::Done) {
-            planned.state = state_of(pod, &planned.node);
+            let state = state_of(pod, &planned.node);
+            self.put(at, state);
         }
         true
     }
@@ -149,80 +176,72 @@ impl Slots {
     /// A pod vanished. One that had ended well stays done.
     pub fn vanished(&mut self, pod: &PodFacts) {
         let Some(at) = pod.slot.as_ref().and_then(|slot| self.position(slot)) else { return };
-        let planned = &mut self.pods[at];
+        let planned = &self.pods[at];
         if planned.uid.as_ref() == Some(&pod.uid)
             && !matches!(planned.state, SlotState::Lost(_) | SlotState::Done)
         {
             let started = matches!(planned.state, SlotState::Running { .. });
-            planned.state = SlotState::Lost(Loss {
+            let loss = Loss {
                 fault: if started { Fault::PodDeleted } else { Fault::Misfit },
                 message: format!("pod {} vanished from node {}", pod.key.name, planned.node),
                 exit_code: None,
-            });
+            };
+            self.put(at, SlotState::Lost(loss));
         }
     }
 
     /// Marks every pod on a node that has not ended as lost.
     pub fn lose_node(&mut self, node: &NodeName, why: &str) {
-        for planned in self.pods.iter_mut().filter(|planned| planned.node == *node) {
+        for at in 0..self.pods.len() {
+            let planned = &self.pods[at];
+            if planned.node != *node {
+                continue;
+            }
             let fault = match planned.state {
                 SlotState::Lost(_) | SlotState::Done => continue,
                 SlotState::Running { .. } => Fault::NodeLost,
                 // Nothing of it has run: another node will do, at no cost.
                 _ => Fault::Misfit,
             };
-            planned.state =
-                SlotState::Lost(Loss { fault, message: format!("node {node} {why}"), exit_code: None });
+            let loss = Loss { fault, message: format!("node {node} {why}"), exit_code: None };
+            self.put(at, SlotState::Lost(loss));
         }
     }
 
     /// Marks every pod that was never seen as lost: all of the plan's were created once.
     pub fn lose_missing(&mut self) {
-        for planned in self.pods.iter_mut().filter(|planned| planned.state == SlotState::Missing) {
-            planned.state = SlotState::Lost(Loss {
-                fault: Fault::PodDeleted,
-                message: format!("a pod on node {} vanished while nobody looked", planned.node),
-                exit_code: None,
-            });
+        for at in 0..self.pods.len() {
+            let planned = &self.pods[at];
+            if planned.state == SlotState::Missing {
+                let message = format!("a pod on node {} vanished while nobody looked", planned.node);
+                self.put(at, SlotState::Lost(Loss { fault: Fault::PodDeleted, message, exit_code: None }));
+            }
         }
     }
 
     /// Marks a pod that did not start within `limit` as lost, and returns when the next one would be.
     pub fn expire(&mut self, now: Millis, limit: Millis) -> Option<Millis> {
         let mut next: Option<Millis> = None;
-        for planned in &mut self.pods {
-            if let SlotState::Starting { since, admitted: false } = planned.state {
-                if since + limit <= now {
-                    planned.state = SlotState::Lost(Loss {
-                        fault: Fault::Misfit,
-                        message: format!(
-                            "node {} did not take its pod in within {}",
-                            planned.node,
-                            muster_model::duration::format(limit)
-                        ),
-                        exit_code: None,
-                    });
-                } else {
-                    next = Some(next.map_or(since + limit, |at| at.min(since + limit)));
-                }
+        if self.tally.starting == 0 {
+            return None;
+        }
+        for at in 0..self.pods.len() {
+            let planned = &self.pods[at];
+            let SlotState::Starting { since, admitted: false } = planned.state else { continue };
+            if since + limit > now {
+                next = Some(next.map_or(since + limit, |due| due.min(since + limit)));
+                continue;
             }
+            let patience = muster_model::duration::format(limit);
+            let message = format!("node {} did not take its pod in within {patience}", planned.node);
+            self.put(at, SlotState::Lost(Loss { fault: Fault::Misfit, message, exit_code: None }));
         }
         next
     }
 
     /// How many pods stand where.
     pub fn tally(&self) -> Tally {
-        let mut tally = Tally { all: self.pods.len(), ..Tally::default() };
-        for planned in &self.pods {
-            match planned.state {
-                SlotState::Missing => tally.missing += 1,
-                SlotState::Asked => tally.asked += 1,
-                SlotState::Starting { .. } => tally.starting += 1,
-                SlotState::Running { .. } | SlotState::Done => tally.running += 1,
-                SlotState::Lost(_) => tally.lost += 1,
-            }
-        }
-        tally
+        self.tally
     }
 
     /// Units all of whose pods run (or have ended well).
@@ -236,7 +255,8 @@ impl Slots {
 
     /// The lost pods.
     pub fn lost(&self) -> impl Iterator<Item = (&PlannedPod, &Loss)> {
-        self.pods.iter().filter_map(|planned| match &planned.state {
+        let pods = if self.tally.lost == 0 { &[] } else { self.pods.as_slice() };
+        pods.iter().filter_map(|planned| match &planned.state {
             SlotState::Lost(loss) => Some((planned, loss)),
             _ => None,
         })

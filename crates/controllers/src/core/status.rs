@@ -13,6 +13,9 @@ use super::recover::Verdict;
 use super::slots::SlotState;
 use super::{plan_devices, plan_words};
 
+/// How often at most the message of a waiting gang follows changing counts.
+pub const RETELL: Millis = 30_000;
+
 /// A status to be written.
 pub struct Change {
     /// The whole status.
@@ -65,7 +68,7 @@ impl GangRt {
 
     /// The outcome, once the pods whose exit decides have ended.
     pub fn outcome(&self, now: Millis) -> Option<Change> {
-        if self.object.spec.outcome.policy == OutcomePolicy::Never {
+        if self.object.spec.outcome.policy == OutcomePolicy::Never || self.slots.tally().done == 0 {
             return None;
         }
         let mut deciding = self.slots.iter().filter(|planned| {
@@ -95,6 +98,7 @@ impl GangRt {
         status.phase = Some(phase);
         status.reason = Some(reason.to_owned());
         status.message = Some(message.to_owned());
+        status.gpus = 0;
         status.finished_at = Some(time(now));
         status.result = Some(GangResult {
             exit_code,
@@ -141,7 +145,7 @@ impl GangRt {
         let words = plan_words(plan);
         let how = match proposal.how {
             How::Fresh => "placed",
-            How::Replaced => "lost units replaced, the others stay",
+            How::Replaced => "lost units go to other nodes, the others keep theirs",
             How::Shrunk => "goes on smaller, without the lost units",
             How::Moved => "moved to other nodes as a whole",
         };
@@ -219,10 +223,11 @@ impl GangRt {
         let code = reason.code();
         let message = format!("{reason}; {}", reason.remedy());
         let invalid = matches!(reason, Reason::Invalid { .. } | Reason::QueueUnknown { .. });
-        let known = self.status.reason.as_deref() == Some(code)
-            && self.status.observed_generation == self.object.metadata.generation
-            && (!invalid || self.status.message.as_deref() == Some(message.as_str()));
-        if known {
+        let same_kind = self.status.reason.as_deref() == Some(code)
+            && self.status.observed_generation == self.object.metadata.generation;
+        let same = self.status.message.as_deref() == Some(message.as_str());
+        // Counts that change are told now and then; what does not change is never written again.
+        if same_kind && (same || (!invalid && now < self.progressed + RETELL)) {
             return None;
         }
         let phase = match self.phase() {
@@ -237,7 +242,8 @@ impl GangRt {
             Now::yes(condition::VALID, "Valid", "the specification can be placed")
         };
         self.conditions(&mut status, &[valid], now);
-        Some(Change { status, plan: None, urgent: true, note: Some((code.to_owned(), message, true)) })
+        let note = (!same_kind).then(|| (code.to_owned(), message, true));
+        Some(Change { status, plan: None, urgent: true, note })
     }
 
     /// A plan that could not be carried out is taken back.
@@ -248,17 +254,25 @@ impl GangRt {
     }
 
     /// How far the pods have come.
-    pub fn progress(&self, now: Millis) -> Option<Change> {
+    pub fn progress(&mut self, now: Millis) -> Option<Change> {
         let plan = self.plan.as_ref()?;
         let tally = self.slots.tally();
+        let seen = Some((tally, self.checkpoint_step));
+        if self.seen_progress == seen && self.status.observed_generation == self.object.metadata.generation {
+            return None;
+        }
         let mut status = self.base();
         status.units =
             UnitCounts::new(self.desired_units(), plan.units.len() as u32, self.slots.ready_units());
         status.launched = status.launched || tally.missing + tally.asked == 0;
         let mut note = None;
-        let runs = tally.running == tally.all && tally.all > 0;
+        let runs = tally.running + tally.done == tally.all && tally.all > 0;
         if runs && self.phase() != GangPhase::Running {
-            let message = format!("all {} pods run", tally.all);
+            let message = if tally.all == 1 {
+                "its pod runs".to_owned()
+            } else {
+                format!("all {} pods run", tally.all)
+            };
             status.phase = Some(GangPhase::Running);
             status.reason = Some("Running".into());
             status.message = Some(message.clone());
@@ -267,6 +281,7 @@ impl GangRt {
             note = Some(("Running".to_owned(), message, false));
         }
         if status == self.status {
+            self.seen_progress = seen;
             return None;
         }
         // That it runs is worth a write at once; how many pods do, or which checkpoint was reached, is not.

@@ -5,15 +5,12 @@
 //!   Gang ─────────────────────┘   ▲ classes, queues, priorities, products of the nodes
 //! ```
 
-use k8s_openapi::api::{core::v1::PodTemplateSpec, scheduling::v1::PriorityClass};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Resource, ResourceExt, api::ObjectMeta};
-use muster_api::{
-    AcceleratorClass, Gang as Object, GangSpec, Queue, RoleSpec, Topology, TrainingJob, UnitBounds,
-    common::DEFAULT_QUEUE,
-};
+use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob, common::DEFAULT_QUEUE};
 use muster_cluster::Cluster;
 use muster_controllers::{core::World, derive};
-use muster_model::{self as model, GangState, Node, ObjectKey, Within};
+use muster_model::{self as model, GangState, Node, ObjectKey};
 use std::collections::BTreeSet;
 
 use super::{
@@ -172,28 +169,7 @@ impl Manifests {
             ));
         }
         let derived = derived.ok_or_else(missing)?;
-        let role = RoleSpec {
-            name: "worker".to_owned(),
-            template: PodTemplateSpec::clone(&spec.template),
-            devices: derived.devices,
-            container: spec.accelerator.container.clone(),
-            pods_per_unit: derived.pods_per_unit,
-            units: UnitBounds { min: derived.min, max: derived.max, valid: derived.valid },
-            segments: derived.segments,
-            spares: spec.placement.spares,
-        };
-        let within = spec.placement.job.as_ref();
-        let gang = GangSpec {
-            queue: spec.queue.clone(),
-            priority,
-            classes: derived.classes,
-            roles: vec![role],
-            within: within.map(|rule| Within { level: rule.within.clone(), mode: rule.mode }),
-            launch: muster_api::Launch::default(),
-            recovery: spec.recovery.clone(),
-            outcome: muster_api::GangOutcome::default(),
-            suspend: spec.suspend,
-        };
+        let gang = derive::gang_spec(spec, priority, derived);
         Ok(Object { metadata: job.metadata.clone(), spec: gang, status: None })
     }
 
