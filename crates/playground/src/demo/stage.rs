@@ -176,6 +176,12 @@ impl Stage {
         };
         self.scene.fleet.stop();
         self.operator.stop().await;
+        if self.session.local.is_none()
+            && let Some(folder) = self.session.operator.parent()
+        {
+            // It holds a token; a file that cannot be removed is readable by its owner only.
+            let _ = std::fs::remove_dir_all(folder);
+        }
         self.session.close().await;
         removed
     }
