@@ -216,6 +216,8 @@ impl GangRt {
             return;
         }
         self.version = version;
+        // A deletion, a suspension: whatever changed, pods may have to go.
+        self.sweep = true;
         let status = object.status.clone().unwrap_or_default();
         if self.object.metadata.generation != object.metadata.generation {
             // The specification changed: what the engine knows of it is old.
