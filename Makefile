@@ -55,14 +55,14 @@ e2e-kind: need-cargo ## The end-to-end suite on a kind cluster that is made for 
 
 .PHONY: bench
 bench: need-go build ## Pods placed per second as a share of what the API server can create, and writes per pod
-	cargo build --release -p muster-e2e --bins
-	$(PLAYGROUND) test -- $(dir $(BIN))release/bench $(ARGS)
+	cargo build --release -p muster-e2e --bin bench -p muster-operator
+	$(dir $(BIN))release/bench $(ARGS)
 
 .PHONY: lint
 lint: need-cargo need-go ## Format, clippy, go vet, the chart
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	cd e2e/cluster && go vet -p 2 ./...
+	cd e2e/cluster && CGO_ENABLED=0 GOWORK=off go vet -mod=readonly -trimpath ./internal/...
 	charts/test.sh "$$(e2e/tools/helm.sh)"
 
 .PHONY: fmt

@@ -55,7 +55,9 @@ impl Tripwire {
         Arc::new(move |seen: Seen| {
             let this = this.clone();
             Box::pin(async move {
-                if seen.is_write() && !seen.path.contains("/leases") && this.count.fetch_add(1, Ordering::SeqCst) >= nth
+                if seen.is_write()
+                    && !seen.path.contains("/leases")
+                    && this.count.fetch_add(1, Ordering::SeqCst) >= nth
                 {
                     this.tripped.notify_one();
                     std::future::pending::<()>().await;

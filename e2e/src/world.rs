@@ -146,7 +146,8 @@ impl World {
 
     /// A real cluster, given by environment variables; `None` (said loudly) where there is none.
     pub async fn cluster(nodes: Vec<NodeSpec>) -> Result<Option<Self>> {
-        let (Some(admin), Some(operator)) = (std::env::var_os(ADMIN_ENV), std::env::var_os(OPERATOR_ENV)) else {
+        let (Some(admin), Some(operator)) = (std::env::var_os(ADMIN_ENV), std::env::var_os(OPERATOR_ENV))
+        else {
             eprintln!("SKIPPED: no cluster; set {ADMIN_ENV} and {OPERATOR_ENV}, or run `make test`");
             return Ok(None);
         };
@@ -168,7 +169,8 @@ impl World {
         stop: CancellationToken,
     ) -> Result<Self> {
         let names = nodes.iter().map(|node| node.name.clone()).collect();
-        let options = FleetOptions { lease_interval: Some(Duration::from_secs(2)), ..FleetOptions::default() };
+        let options =
+            FleetOptions { lease_interval: Some(Duration::from_secs(2)), ..FleetOptions::default() };
         let fleet = Fleet::start(admin.clone(), clock.clone(), options, nodes).await?;
         let namespaces: Api<Namespace> = Api::all(admin.clone());
         let namespace: Namespace =
@@ -323,7 +325,12 @@ impl World {
     }
 
     /// Waits until a job is in a phase, and fails at once when it has ended in another.
-    pub async fn phase(&self, name: &str, phase: muster_api::JobPhase, patience: Duration) -> Result<TrainingJob> {
+    pub async fn phase(
+        &self,
+        name: &str,
+        phase: muster_api::JobPhase,
+        patience: Duration,
+    ) -> Result<TrainingJob> {
         let api = self.api::<TrainingJob>();
         let what = format!("job {name} {phase:?}");
         self.eventually(&what, patience, || async {
@@ -355,7 +362,8 @@ impl World {
 
 async fn client(kubeconfig: &std::path::Path) -> Result<Client> {
     let file = kube::config::Kubeconfig::read_from(kubeconfig)?;
-    let mut config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await?;
+    let mut config =
+        kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await?;
     config.default_retry = false;
     Ok(Client::try_from(config)?)
 }
@@ -369,10 +377,13 @@ async fn install(admin: &Client) -> Result<()> {
 async fn clean(admin: &Client) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(admin.clone());
     let ours = namespaces.list(&ListParams::default()).await?;
-    for namespace in ours.items.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("scenario-")) {
+    for namespace in ours.items.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("scenario-"))
+    {
         let patch = serde_json::json!({ "metadata": { "finalizers": null } });
         let patch = kube::api::Patch::Merge(&patch);
-        for job in Api::<TrainingJob>::namespaced(admin.clone(), &namespace).list(&ListParams::default()).await? {
+        for job in
+            Api::<TrainingJob>::namespaced(admin.clone(), &namespace).list(&ListParams::default()).await?
+        {
             let api: Api<TrainingJob> = Api::namespaced(admin.clone(), &namespace);
             let _ = api.delete(&job.name_any(), &DeleteParams::default()).await;
         }

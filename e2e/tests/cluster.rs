@@ -14,7 +14,8 @@ macro_rules! scenario {
             let _alone = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
             // What the operators of the scenario say, when MUSTER_LOG asks for it.
             if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("MUSTER_LOG") {
-                let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+                let _ =
+                    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
             }
             tokio::runtime::Runtime::new()?.block_on(async {
                 let Some(world) = World::cluster($nodes).await? else { return Ok(()) };

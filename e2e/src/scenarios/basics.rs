@@ -77,7 +77,10 @@ pub async fn impossible_job_says_why(world: &World) -> Result<()> {
     let status = reason(world, "stages").await?.status.unwrap_or_default();
     ensure!(status.reason.as_deref() == Some("SegmentTooLarge"), "{status:?}");
     let message = status.message.unwrap_or_default();
-    ensure!(message.contains("rack-0") && message.contains("takes 4"), "the nearest miss is missing: {message}");
+    ensure!(
+        message.contains("rack-0") && message.contains("takes 4"),
+        "the nearest miss is missing: {message}"
+    );
     // 16 ranks of tensor parallelism do not fit an NVLink domain of 8: invalid for every allowed class.
     world.submit(&job("tootensor", 1).with("parallelism.tensor", 16)).await?;
     let invalid = reason(world, "tootensor").await?;
@@ -142,7 +145,11 @@ pub async fn waiting_writes_nothing(world: &World) -> Result<()> {
             .eventually("ten quiet seconds", MINUTE, || async {
                 let now = versions(world).await?;
                 ensure!(now == before, "a waiting gang was written: {before:?}, then {now:?}");
-                Ok(if begun.elapsed() > Duration::from_secs(10) { Ok(()) } else { Err("quiet so far".into()) })
+                Ok(if begun.elapsed() > Duration::from_secs(10) {
+                    Ok(())
+                } else {
+                    Err("quiet so far".into())
+                })
             })
             .await?;
         operator.stop().await;
@@ -155,7 +162,9 @@ pub async fn waiting_writes_nothing(world: &World) -> Result<()> {
     let writes: Vec<_> = server
         .stats()
         .into_iter()
-        .filter(|(key, _)| key.user == crate::world::OPERATOR_USER && key.is_write() && key.resource != "leases")
+        .filter(|(key, _)| {
+            key.user == crate::world::OPERATOR_USER && key.is_write() && key.resource != "leases"
+        })
         .collect();
     ensure!(writes.is_empty(), "a waiting gang costs writes: {writes:?}");
     operator.stop().await;
@@ -165,9 +174,7 @@ pub async fn waiting_writes_nothing(world: &World) -> Result<()> {
 /// A ResourceQuota that admits only a part of a gang leaves no pods, and the reason is said.
 pub async fn quota_for_a_part_leaves_no_pods(world: &World) -> Result<()> {
     let operator = world.start("one");
-    let quota = |name: &str, hard: serde_json::Value| {
-        json!({ "metadata": { "name": name }, "spec": { "hard": hard } })
-    };
+    let quota = |name: &str, hard: serde_json::Value| json!({ "metadata": { "name": name }, "spec": { "hard": hard } });
     world.create::<ResourceQuota>(quota("few", json!({ "count/pods": "3" }))).await?;
     world.submit(&job("part", 64)).await?;
     let status = reason(world, "part").await?.status.unwrap_or_default();
@@ -240,7 +247,9 @@ async fn versions(world: &World) -> Result<BTreeMap<String, Option<String>>> {
 pub fn ranks_are_a_permutation(pods: &[Pod], count: usize) -> Result<()> {
     let ranks: BTreeSet<usize> = pods
         .iter()
-        .map(|pod| env(pod, "MUSTER_NODE_RANK").context("MUSTER_NODE_RANK is missing")?.parse().context("its value"))
+        .map(|pod| {
+            env(pod, "MUSTER_NODE_RANK").context("MUSTER_NODE_RANK is missing")?.parse().context("its value")
+        })
         .collect::<Result<_>>()?;
     ensure!(ranks.len() == count && ranks.iter().copied().eq(0..count), "node ranks are {ranks:?}");
     Ok(())

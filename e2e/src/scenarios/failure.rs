@@ -25,31 +25,45 @@ pub async fn node_dies_and_the_job_recovers(world: &World) -> Result<()> {
     let pods = live(world).await?;
     ensure!(pods.len() == 4, "{} pods run instead of 4", pods.len());
     // The job reports a checkpoint, as a trainer or its sidecar would.
-    let rank0 = pods.iter().find(|pod| env(pod, "MUSTER_NODE_RANK").as_deref() == Some("0")).context("rank 0")?;
+    let rank0 =
+        pods.iter().find(|pod| env(pod, "MUSTER_NODE_RANK").as_deref() == Some("0")).context("rank 0")?;
     let report = json!({ "metadata": { "annotations": { labels::CHECKPOINT_STEP: "1200" } } });
     world.api::<Pod>().patch(&rank0.name_any(), &PatchParams::default(), &Patch::Merge(report)).await?;
     world
         .eventually("the checkpoint in the job's status", MINUTE, || async {
             let checkpoint = world.job("trains").await?.status.unwrap_or_default().checkpoint;
-            Ok(if checkpoint.as_ref().is_some_and(|c| c.step == 1200) { Ok(()) } else { Err(format!("{checkpoint:?}")) })
+            Ok(if checkpoint.as_ref().is_some_and(|c| c.step == 1200) {
+                Ok(())
+            } else {
+                Err(format!("{checkpoint:?}"))
+            })
         })
         .await?;
-    let victim = pods.iter().find(|pod| pod.name_any() != rank0.name_any()).and_then(node_of).context("a node")?;
+    let victim =
+        pods.iter().find(|pod| pod.name_any() != rank0.name_any()).and_then(node_of).context("a node")?;
     world.fleet.kill(&victim).await?;
     let after = world
         .eventually("a whole new generation", 5 * MINUTE, || async {
             let status = world.job("trains").await?.status.unwrap_or_default();
             let back = status.phase == Some(JobPhase::Running) && status.generation == Some(2);
-            Ok(if back { Ok(status) } else { Err(format!("{:?} generation {:?}: {:?}", status.phase, status.generation, status.message)) })
+            Ok(if back {
+                Ok(status)
+            } else {
+                Err(format!("{:?} generation {:?}: {:?}", status.phase, status.generation, status.message))
+            })
         })
         .await?;
     ensure!(after.restarts == 1, "{} restarts were counted instead of 1", after.restarts);
     let now: Vec<Pod> = live(world).await?;
-    let new: Vec<&Pod> = now.iter().filter(|pod| env(pod, "MUSTER_GENERATION").as_deref() == Some("2")).collect();
+    let new: Vec<&Pod> =
+        now.iter().filter(|pod| env(pod, "MUSTER_GENERATION").as_deref() == Some("2")).collect();
     ensure!(new.len() == 4, "{} pods of generation 2", new.len());
     for pod in new {
         ensure!(node_of(pod).as_ref() != Some(&victim), "{} is on the dead node", pod.name_any());
-        ensure!(env(pod, "MUSTER_CHECKPOINT_STEP").as_deref() == Some("1200"), "it does not know the checkpoint");
+        ensure!(
+            env(pod, "MUSTER_CHECKPOINT_STEP").as_deref() == Some("1200"),
+            "it does not know the checkpoint"
+        );
     }
     oracle::check(world).await?;
     // The old pod is still there, unreachable; with the node's deletion it goes for good.
@@ -103,7 +117,10 @@ pub async fn rank0_never_resolves_to_the_old_pod(world: &World) -> Result<()> {
     let service = names::rank0_service("meets", &uid);
     let address = |pod: &Pod| pod.status.as_ref().and_then(|status| status.pod_ip.clone());
     let rank0 = |pods: &[Pod]| {
-        pods.iter().find(|pod| env(pod, "MUSTER_NODE_RANK").as_deref() == Some("0")).cloned().context("rank 0")
+        pods.iter()
+            .find(|pod| env(pod, "MUSTER_NODE_RANK").as_deref() == Some("0"))
+            .cloned()
+            .context("rank 0")
     };
     let old = rank0(&live(world).await?)?;
     let old_ip = address(&old).context("rank 0's address")?;
@@ -120,7 +137,8 @@ pub async fn rank0_never_resolves_to_the_old_pod(world: &World) -> Result<()> {
     world.fleet.hang(&node_of(&old).context("rank 0's node")?).await?;
     let new_ip = world
         .eventually("a new rank 0", 5 * MINUTE, || async {
-            let pods: Vec<Pod> = live(world).await?.into_iter().filter(|pod| pod.uid() != old.uid()).collect();
+            let pods: Vec<Pod> =
+                live(world).await?.into_iter().filter(|pod| pod.uid() != old.uid()).collect();
             let new = pods.iter().find(|pod| env(pod, "MUSTER_NODE_RANK").as_deref() == Some("0"));
             Ok(new.and_then(address).ok_or_else(|| format!("{} pods", pods.len())))
         })

@@ -84,7 +84,11 @@ pub async fn deletion_leaves_nothing(world: &World) -> Result<()> {
             let services = world.api::<Service>().list(&ListParams::default()).await?.items.len();
             let maps = world.api::<ConfigMap>().list(&ListParams::default()).await?;
             let maps = maps.iter().filter(|map| map.name_any().starts_with("many")).count();
-            Ok(if services + maps == 0 { Ok(()) } else { Err(format!("{services} Services, {maps} ConfigMaps")) })
+            Ok(if services + maps == 0 {
+                Ok(())
+            } else {
+                Err(format!("{services} Services, {maps} ConfigMaps"))
+            })
         })
         .await?;
     operator.stop().await;
@@ -106,12 +110,16 @@ pub async fn pinned_pods_are_bound_by_the_scheduler(world: &World) -> Result<()>
     world.volume(&format!("volume-{}", world.namespace), "data").await?;
     world.create::<PersistentVolumeClaim>(claim).await?;
     let wanted = job("stores", 16)
-        .with("template.spec.volumes", json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]))
+        .with(
+            "template.spec.volumes",
+            json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]),
+        )
         .running_for("5s");
     world.submit(&wanted).await?;
     world.phase("stores", JobPhase::Running, 3 * MINUTE).await?;
     for pod in live(world).await? {
-        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
+        let affinity =
+            pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
         ensure!(affinity.is_some(), "{} was not pinned", pod.name_any());
     }
     oracle::check(world).await?;

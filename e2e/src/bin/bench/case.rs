@@ -203,7 +203,7 @@ pub async fn run(bench: &Bench, case: &Case, c: Calibration) -> Result<Row> {
         .context("applying")?;
     let pods: Api<Pod> = Api::namespaced(bench.admin(), NAMESPACE);
     until(&pods, case.total()).await?;
-    let (used, machine) = (Used::now(&pids).since(&before), Machine::now().since(&machine));
+    let (used, machine) = (Used::now(&pids).since(&before), Machine::now().since(machine));
     bench.quiet().await;
 
     for object in &objects {

@@ -62,7 +62,7 @@ impl Machine {
     }
 
     /// Since `before`.
-    pub fn since(self, before: &Self) -> f64 {
+    pub fn since(self, before: Self) -> f64 {
         self.0 - before.0
     }
 }

@@ -59,17 +59,16 @@ pub fn row(row: &Row) {
     );
     println!("  deleted {:.0} pods/s ({:.2} s)", row.case.total() as f64 / row.deletion, row.deletion);
     println!(
-        "  CPU ms per pod (C's in brackets): operator {:.3} (loop {:.3}){}",
+        "  CPU ms per pod (C's in brackets): operator {:.3} (loop {:.3}), {}",
         row.cost(row.operator),
         row.cost(row.c.own),
         of_c.0
             .iter()
-            .map(|(name, used)| format!(
-                ", {name} {:.3} ({:.3})",
-                row.cost(row.parts.of(name)),
-                row.cost(*used)
-            ))
-            .collect::<String>()
+            .map(|(name, used)| {
+                format!("{name} {:.3} ({:.3})", row.cost(row.parts.of(name)), row.cost(*used))
+            })
+            .collect::<Vec<_>>()
+            .join(", ")
     );
     println!("  {}", bound(row));
 }
