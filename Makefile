@@ -55,7 +55,7 @@ e2e-kind: need-cargo ## The end-to-end suite on a kind cluster that is made for 
 
 .PHONY: bench
 bench: need-go build ## Pods placed per second as a share of what the API server can create, and writes per pod
-	cargo build --release -p muster-e2e --bin bench -p muster-operator
+	cargo build --release -p muster-e2e -p muster-operator --bin bench --bin muster
 	$(dir $(BIN))release/bench $(ARGS)
 
 .PHONY: lint

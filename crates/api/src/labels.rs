@@ -25,7 +25,7 @@ pub const EPOCH: &str = "muster.dev/epoch";
 pub const CHECKPOINT_STEP: &str = "muster.dev/checkpoint-step";
 /// Finalizer on pods whose exit decides the outcome: it goes when the result is in the gang's status.
 pub const RESULT_FINALIZER: &str = "muster.dev/result";
-/// Finalizer on TrainingJobs and Gangs: it goes when their pods are gone.
+/// Finalizer on Gangs: it goes when their pods are gone.
 pub const PODS_FINALIZER: &str = "muster.dev/pods";
 /// Label that the objects of this project carry, with [`MANAGED_BY_VALUE`].
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";

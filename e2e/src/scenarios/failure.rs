@@ -216,3 +216,20 @@ pub async fn node_exists(world: &World, name: &str) -> Result<bool> {
 pub fn waits(phase: GangPhase) -> bool {
     matches!(phase, GangPhase::Pending | GangPhase::Requeued)
 }
+
+/// Nodes that join with a taint and lose it later: a job that waits for them is placed at once.
+pub async fn nodes_that_become_ready_are_used(world: &World) -> Result<()> {
+    for at in 1..4 {
+        world.fleet.taint(&format!("hgx-{at:03}"), "example.com/joining", "", "NoSchedule").await?;
+    }
+    let operator = world.start("one");
+    world.submit(&job("patient", 32)).await?;
+    super::basics::reason(world, "patient").await?;
+    for at in 1..4 {
+        world.fleet.untaint(&format!("hgx-{at:03}"), "example.com/joining").await?;
+    }
+    world.phase("patient", JobPhase::Running, MINUTE).await?;
+    oracle::check(world).await?;
+    operator.stop().await;
+    Ok(())
+}

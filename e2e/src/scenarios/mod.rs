@@ -16,6 +16,11 @@ macro_rules! for_each_scenario {
         $scenario!(two_jobs_one_after_the_other, basics::two_jobs_one_after_the_other, nodes::hgx(8));
         $scenario!(waiting_writes_nothing, basics::waiting_writes_nothing, nodes::hgx(2));
         $scenario!(quota_for_a_part_leaves_no_pods, basics::quota_for_a_part_leaves_no_pods, nodes::hgx(8));
+        $scenario!(
+            nodes_that_become_ready_are_used,
+            failure::nodes_that_become_ready_are_used,
+            nodes::hgx(4)
+        );
         $scenario!(node_dies_and_the_job_recovers, failure::node_dies_and_the_job_recovers, nodes::hgx(6));
         $scenario!(
             application_failures_use_the_budget,

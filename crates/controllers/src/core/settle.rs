@@ -7,7 +7,7 @@ use muster_model::{Gang, Millis, ObjectKey, Reason};
 use super::gang::GangRt;
 use super::recover::{self, Verdict};
 use super::slots::SlotState;
-use super::status::Change;
+use super::status::{Change, RETELL};
 use super::{Core, Wake};
 use crate::effect::Effect;
 
@@ -130,7 +130,13 @@ impl Core {
                 .err()
                 .or(rt.hold.as_ref().map(|(_, reason)| reason))
                 .or(rt.refusal.as_ref());
-            return reason.cloned().and_then(|reason| rt.refused(&reason, now));
+            let reason = reason.cloned()?;
+            let change = rt.refused(&reason, now);
+            if change.is_none() && !rt.says(&reason) {
+                let at = rt.progressed + RETELL;
+                self.wakes.insert((at.max(now + 1), Wake::Gang(key.clone())));
+            }
+            return change;
         }
         let change = rt.progress(now)?;
         let due = rt.progressed + progress_every;

@@ -217,6 +217,11 @@ impl GangRt {
         }
     }
 
+    /// Whether the status says just this of why it is not placed.
+    pub fn says(&self, reason: &Reason) -> bool {
+        self.status.message.as_deref() == Some(format!("{reason}; {}", reason.remedy()).as_str())
+    }
+
     /// Why it is not placed, when that has changed in kind. Messages with changing counts alone are not worth a
     /// write: waiting writes nothing.
     pub fn refused(&self, reason: &Reason, now: Millis) -> Option<Change> {
