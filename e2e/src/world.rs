@@ -59,7 +59,6 @@ pub struct World {
     /// The in-memory server, for its counters and faults.
     pub server: Option<ApiServer>,
     operator: Client,
-    nodes: Vec<String>,
     stop: CancellationToken,
 }
 
@@ -168,7 +167,6 @@ impl World {
         nodes: Vec<NodeSpec>,
         stop: CancellationToken,
     ) -> Result<Self> {
-        let names = nodes.iter().map(|node| node.name.clone()).collect();
         let options =
             FleetOptions { lease_interval: Some(Duration::from_secs(2)), ..FleetOptions::default() };
         let fleet = Fleet::start(admin.clone(), clock.clone(), options, nodes).await?;
@@ -176,7 +174,7 @@ impl World {
         let namespace: Namespace =
             serde_json::from_value(serde_json::json!({ "metadata": { "generateName": "scenario-" } }))?;
         let namespace = namespaces.create(&PostParams::default(), &namespace).await?.name_any();
-        Ok(Self { backend, admin, fleet, namespace, clock, server, operator, nodes: names, stop })
+        Ok(Self { backend, admin, fleet, namespace, clock, server, operator, stop })
     }
 
     /// How the operator of a scenario runs: with shorter terms on a real cluster, where time is real.
@@ -349,13 +347,12 @@ impl World {
     }
 
     /// Ends the scenario: on a real cluster, what it made is removed.
-    pub async fn end(self) -> Result<()> {
+    pub async fn end(&self) -> Result<()> {
         self.fleet.stop();
         self.stop.cancel();
         if self.backend == Backend::Cluster {
             clean(&self.admin).await?;
         }
-        let _ = self.nodes;
         Ok(())
     }
 }

@@ -10,23 +10,37 @@ pub mod nodes;
 #[macro_export]
 macro_rules! for_each_scenario {
     ($scenario:ident) => {
+        $scenario!(
+            nodes_that_become_ready_are_used,
+            failure::nodes_that_become_ready_are_used,
+            nodes::hgx(4)
+        );
+        $scenario!(
+            application_failures_use_the_budget,
+            failure::application_failures_use_the_budget,
+            nodes::hgx(2)
+        );
+        $scenario!(budget_survives_a_restart, crash::budget_survives_a_restart, nodes::hgx(2));
+        $scenario!(deadline_and_time_to_live, lifecycle::deadline_and_time_to_live, nodes::hgx(2));
+        $scenario!(
+            frameworks_get_their_environment,
+            lifecycle::frameworks_get_their_environment,
+            nodes::hgx(4)
+        );
+    };
+}
+
+/// The same for scenarios that `make test` runs in memory only; on a real control plane they run on demand.
+#[macro_export]
+macro_rules! for_each_long_scenario {
+    ($scenario:ident) => {
         $scenario!(hgx_job_of_2048_gpus, basics::hgx_job_of_2048_gpus, nodes::hgx(256));
         $scenario!(nvl72_expert_groups, basics::nvl72_expert_groups, nodes::nvl72(32));
         $scenario!(impossible_job_says_why, basics::impossible_job_says_why, nodes::hgx(4));
         $scenario!(two_jobs_one_after_the_other, basics::two_jobs_one_after_the_other, nodes::hgx(8));
         $scenario!(waiting_writes_nothing, basics::waiting_writes_nothing, nodes::hgx(2));
         $scenario!(quota_for_a_part_leaves_no_pods, basics::quota_for_a_part_leaves_no_pods, nodes::hgx(8));
-        $scenario!(
-            nodes_that_become_ready_are_used,
-            failure::nodes_that_become_ready_are_used,
-            nodes::hgx(4)
-        );
         $scenario!(node_dies_and_the_job_recovers, failure::node_dies_and_the_job_recovers, nodes::hgx(6));
-        $scenario!(
-            application_failures_use_the_budget,
-            failure::application_failures_use_the_budget,
-            nodes::hgx(2)
-        );
         $scenario!(silent_and_refusing_kubelets, failure::silent_and_refusing_kubelets, nodes::hgx(6));
         $scenario!(
             rank0_never_resolves_to_the_old_pod,
@@ -36,19 +50,12 @@ macro_rules! for_each_scenario {
         $scenario!(result_survives_pod_gc, failure::result_survives_pod_gc, nodes::hgx(2));
         $scenario!(killed_at_twenty_points, crash::killed_at_twenty_points, nodes::hgx(8));
         $scenario!(two_leaders_one_domain, crash::two_leaders_one_domain, nodes::hgx(4));
-        $scenario!(budget_survives_a_restart, crash::budget_survives_a_restart, nodes::hgx(2));
         $scenario!(suspend_and_resume, lifecycle::suspend_and_resume, nodes::hgx(2));
-        $scenario!(deadline_and_time_to_live, lifecycle::deadline_and_time_to_live, nodes::hgx(2));
         $scenario!(deletion_leaves_nothing, lifecycle::deletion_leaves_nothing, nodes::hgx(20));
         $scenario!(
             pinned_pods_are_bound_by_the_scheduler,
             lifecycle::pinned_pods_are_bound_by_the_scheduler,
             nodes::hgx(2)
-        );
-        $scenario!(
-            frameworks_get_their_environment,
-            lifecycle::frameworks_get_their_environment,
-            nodes::hgx(4)
         );
     };
 }
