@@ -370,36 +370,59 @@ async fn install(admin: &Client) -> Result<()> {
     muster_playground::install::install(admin).await.map_err(Into::into)
 }
 
-/// Removes jobs, gangs, pods and nodes that an earlier scenario left, whatever holds them.
+/// Removes jobs, gangs, pods and nodes that an earlier scenario left, whatever holds them, and waits until pods and
+/// nodes are gone: what is left of one scenario would take the room of the next.
 async fn clean(admin: &Client) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(admin.clone());
-    let ours = namespaces.list(&ListParams::default()).await?;
-    for namespace in ours.items.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("scenario-"))
-    {
-        let patch = serde_json::json!({ "metadata": { "finalizers": null } });
-        let patch = kube::api::Patch::Merge(&patch);
-        for job in
-            Api::<TrainingJob>::namespaced(admin.clone(), &namespace).list(&ListParams::default()).await?
-        {
-            let api: Api<TrainingJob> = Api::namespaced(admin.clone(), &namespace);
-            let _ = api.delete(&job.name_any(), &DeleteParams::default()).await;
-        }
-        for gang in Api::<Gang>::namespaced(admin.clone(), &namespace).list(&ListParams::default()).await? {
-            let api: Api<Gang> = Api::namespaced(admin.clone(), &namespace);
-            let _ = api.delete(&gang.name_any(), &DeleteParams::default()).await;
-            let _ = api.patch(&gang.name_any(), &kube::api::PatchParams::default(), &patch).await;
-        }
-        let pods: Api<Pod> = Api::namespaced(admin.clone(), &namespace);
-        for pod in pods.list(&ListParams::default()).await? {
-            if !pod.finalizers().is_empty() {
-                let _ = pods.patch(&pod.name_any(), &kube::api::PatchParams::default(), &patch).await;
+    let nodes: Api<Node> = Api::all(admin.clone());
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        let ours = namespaces.list(&ListParams::default()).await?;
+        let mut left = 0;
+        for namespace in ours.items.iter().filter(|n| n.name_any().starts_with("scenario-")) {
+            let name = namespace.name_any();
+            left += clear(admin, &name).await?;
+            if namespace.metadata.deletion_timestamp.is_none() {
+                namespaces.delete(&name, &DeleteParams::default()).await?;
             }
         }
-        let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-        pods.delete_collection(&now, &ListParams::default()).await?;
-        namespaces.delete(&namespace, &DeleteParams::default()).await?;
+        nodes.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        left += nodes.list_metadata(&ListParams::default()).await?.items.len();
+        if left == 0 {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            bail!("{left} pods and nodes of an earlier scenario do not go");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let nodes: Api<Node> = Api::all(admin.clone());
-    nodes.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-    Ok(())
+}
+
+/// Deletes the jobs, gangs and pods of a namespace; returns how many pods are still there.
+async fn clear(admin: &Client, namespace: &str) -> Result<usize> {
+    let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    let all = ListParams::default();
+    Api::<TrainingJob>::namespaced(admin.clone(), namespace).delete_collection(&now, &all).await?;
+    let gangs: Api<Gang> = Api::namespaced(admin.clone(), namespace);
+    gangs.delete_collection(&now, &all).await?;
+    let_go(&gangs).await?;
+    let pods: Api<Pod> = Api::namespaced(admin.clone(), namespace);
+    pods.delete_collection(&now, &all).await?;
+    let_go(&pods).await
+}
+
+/// Takes the finalizers of all objects away; returns how many objects there are.
+async fn let_go<K>(api: &Api<K>) -> Result<usize>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+{
+    let patch = Patch::Merge(serde_json::json!({ "metadata": { "finalizers": null } }));
+    let objects = api.list_metadata(&ListParams::default()).await?.items;
+    for object in objects.iter().filter(|object| !object.finalizers().is_empty()) {
+        match api.patch_metadata(&object.name_any(), &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other?),
+        }
+    }
+    Ok(objects.len())
 }

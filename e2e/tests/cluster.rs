@@ -24,8 +24,9 @@ where
         let Some(world) = World::cluster(nodes).await? else { return Ok(()) };
         let world = Arc::new(world);
         let outcome = run(world.clone()).await;
-        world.end().await?;
-        outcome
+        let ended = world.end().await;
+        // What the scenario says comes first: the end may fail only because of it.
+        outcome.and(ended)
     })
 }
 

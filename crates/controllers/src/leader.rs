@@ -308,6 +308,8 @@ impl Elector {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {
                 "name": "muster-fence-probe",
+                // The fence looks at pods of gangs only.
+                "labels": { labels::GANG: "muster-fence-probe" },
                 "annotations": { labels::EPOCH: epoch.to_string() },
             },
             "spec": {

@@ -112,10 +112,11 @@ pub async fn two_jobs_one_after_the_other(world: &World) -> Result<()> {
         world.submit(&job(name, 64).running_for("5s")).await?;
     }
     let both = || async {
-        let (mut names, mut done) = (BTreeSet::new(), 0);
+        let (mut names, mut done, mut seen) = (BTreeSet::new(), 0, Vec::new());
         for name in ["first", "second"] {
             let status = world.job(name).await?.status.unwrap_or_default();
             done += usize::from(status.phase == Some(JobPhase::Succeeded));
+            seen.push(format!("{name} {:?}: {:?}", status.phase, status.message));
         }
         for pod in world.pods().await? {
             let active = !["Succeeded", "Failed"].contains(&phase_of(&pod));
@@ -124,7 +125,7 @@ pub async fn two_jobs_one_after_the_other(world: &World) -> Result<()> {
             }
         }
         ensure!(names.len() <= 1, "pods of {names:?} exist at the same time");
-        Ok(if done == 2 { Ok(()) } else { Err(format!("{done} of 2 are done, {names:?} has pods")) })
+        Ok(if done == 2 { Ok(()) } else { Err(format!("{done} of 2 are done, {names:?} has pods; {seen:?}")) })
     };
     world.eventually("both jobs done", 5 * MINUTE, both).await?;
     operator.stop().await;
