@@ -1,4 +1,8 @@
 //! A client whose requests can be watched, held or cut: to stop an operator at a chosen point.
+//!
+//! ```text
+//!   operator ──request──▶ hook (Before) ──▶ API server ──answer──▶ hook (After) ──▶ operator
+//! ```
 
 use futures::future::BoxFuture;
 use http::{Method, Request};
@@ -9,9 +13,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 use tower::service_fn;
 
+/// When a hook looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The request has not been sent.
+    Before,
+    /// The server has done it, and the one who asked does not know yet.
+    After,
+}
+
 /// What a hook sees of a request.
 #[derive(Clone, Debug)]
 pub struct Seen {
+    /// When.
+    pub when: When,
     /// Method.
     pub method: Method,
     /// Path, without the query.
@@ -25,23 +40,26 @@ impl Seen {
     }
 }
 
-/// Runs before each request; the request is sent when it is done.
+/// Runs before and after each request, which goes on when it is done.
 pub type Hook = Arc<dyn Fn(Seen) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// The client, with `hook` before each of its requests.
+/// The client, with `hook` around each of its requests.
 pub fn hooked(client: Client, hook: Hook) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = service_fn(move |request: Request<Body>| {
         let (client, hook) = (client.clone(), hook.clone());
         async move {
-            hook(Seen { method: request.method().clone(), path: request.uri().path().to_owned() }).await;
-            client.send(request).await
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            hook(Seen { when: When::Before, method: method.clone(), path: path.clone() }).await;
+            let answer = client.send(request).await;
+            hook(Seen { when: When::After, method, path }).await;
+            answer
         }
     });
     Client::new(service, namespace)
 }
 
-/// Tells when the n-th write begins, and holds it and all that follow for ever.
+/// Tells when the n-th write begins (or has been done), and holds it and all that follow for ever.
 #[derive(Clone, Default)]
 pub struct Tripwire {
     count: Arc<AtomicUsize>,
@@ -49,16 +67,21 @@ pub struct Tripwire {
 }
 
 impl Tripwire {
-    /// The hook that trips at the n-th write (from 0) other than those of the Lease.
-    pub fn at(&self, nth: usize) -> Hook {
+    /// The hook that trips before or after the n-th write (from 0) other than those of the Lease.
+    pub fn at(&self, nth: usize, when: When) -> Hook {
         let this = self.clone();
         Arc::new(move |seen: Seen| {
             let this = this.clone();
             Box::pin(async move {
-                if seen.is_write()
-                    && !seen.path.contains("/leases")
-                    && this.count.fetch_add(1, Ordering::SeqCst) >= nth
-                {
+                if !seen.is_write() || seen.path.contains("/leases") {
+                    return;
+                }
+                let trips = match seen.when {
+                    w if w == when => this.count.fetch_add(1, Ordering::SeqCst) >= nth,
+                    // Writes run beside each other: once it has tripped no other goes out, either.
+                    _ => this.count.load(Ordering::SeqCst) > nth,
+                };
+                if trips {
                     this.tripped.notify_one();
                     std::future::pending::<()>().await;
                 }
@@ -95,11 +118,12 @@ impl Gate {
             let this = this.clone();
             Box::pin(async move {
                 // From the first match on everything is held: a process that is stopped sends nothing at all.
-                if !this.closed.load(Ordering::SeqCst) && (this.matches)(&seen) {
+                let begins = seen.when == When::Before;
+                if begins && !this.closed.load(Ordering::SeqCst) && (this.matches)(&seen) {
                     this.closed.store(true, Ordering::SeqCst);
                     this.held.notify_one();
                 }
-                if this.closed.load(Ordering::SeqCst) {
+                if begins && this.closed.load(Ordering::SeqCst) {
                     this.open.cancelled().await;
                 }
             })

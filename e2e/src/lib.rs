@@ -11,6 +11,7 @@
 pub mod hook;
 pub mod jobs;
 pub mod oracle;
+pub mod process;
 pub mod scenarios;
 pub mod world;
 

@@ -6,11 +6,12 @@ use kube::Api;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use muster_api::plan_codec::{self, CHUNK_KEY};
-use muster_api::{AcceleratorClass, Gang, GangPhase};
+use muster_api::topology::TOPOLOGY_NAME;
+use muster_api::{AcceleratorClass, Gang, GangPhase, Queue, Topology};
 use muster_check::{PodView, Snapshot, Use};
 use muster_cluster::{Cluster, PodFacts, convert};
 use muster_controllers::core::World as Known;
-use muster_model::{GangState, Topology};
+use muster_model::GangState;
 use std::collections::BTreeMap;
 
 use crate::World;
@@ -20,7 +21,9 @@ pub async fn snapshot(world: &World) -> Result<Snapshot> {
     let everything = ListParams::default();
     let nodes: Api<Node> = Api::all(world.admin.clone());
     let mut cluster = Cluster::new();
-    let mut snapshot = Snapshot { topology: Topology::default(), ..Snapshot::default() };
+    let given = Api::<Topology>::all(world.admin.clone()).get_opt(TOPOLOGY_NAME).await?;
+    let topology = given.map_or_else(Default::default, |object| object.spec.to_model());
+    let mut snapshot = Snapshot { topology, ..Snapshot::default() };
     for object in nodes.list(&everything).await? {
         let (node, _) = convert::node(&object);
         cluster.set_node(node.clone());
@@ -29,6 +32,9 @@ pub async fn snapshot(world: &World) -> Result<Snapshot> {
     let mut known = Known::default();
     for class in Api::<AcceleratorClass>::all(world.admin.clone()).list(&everything).await? {
         known.set_class(&class.name_any(), Some(class.clone()));
+    }
+    for queue in Api::<Queue>::all(world.admin.clone()).list(&everything).await? {
+        known.set_queue(&queue.name_any(), Some(&queue));
     }
     known.look_at_nodes(&cluster);
     let chunks: BTreeMap<String, String> = Api::<ConfigMap>::all(world.admin.clone())
@@ -39,10 +45,14 @@ pub async fn snapshot(world: &World) -> Result<Snapshot> {
         .filter_map(|map| Some((map.metadata.name?, map.data?.remove(CHUNK_KEY)?)))
         .collect();
     for object in Api::<Gang>::all(world.admin.clone()).list(&everything).await? {
-        let Ok(mut gang) = known.request(&object, &|_| None, 0) else { continue };
         let status = object.status.clone().unwrap_or_default();
         let phase = status.phase.unwrap_or_default();
         let holds = matches!(phase, GangPhase::Placed | GangPhase::Running | GangPhase::Reserved);
+        let mut gang = match known.request(&object, &|_| None, 0) {
+            Ok(gang) => gang,
+            Err(reason) if holds => bail!("{} holds a plan and is not valid: {reason}", object.name_any()),
+            Err(_) => continue,
+        };
         gang.state = match status.plan.filter(|_| holds) {
             Some(plan) => GangState::Holding(plan_codec::decode(&plan, &chunks)?),
             None => GangState::Inactive,

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::hook::{Hook, hooked};
 use crate::jobs::Job;
+use crate::process::Process;
 
 /// The account of the operator, as the chart installs it.
 pub const OPERATOR_USER: &str = "system:serviceaccount:muster-system:muster";
@@ -91,6 +92,25 @@ impl Running {
         );
         let shown = shown.await.context("the operator did not lead in time")??;
         Ok(shown.epoch.unwrap_or_default())
+    }
+}
+
+/// An operator that will be killed.
+pub enum Victim {
+    /// A task of this process.
+    Task(Running),
+    /// A process of its own.
+    Process(Process),
+}
+
+impl Victim {
+    /// Kills it: nothing more of it happens.
+    pub async fn kill(self) -> Result<()> {
+        match self {
+            Self::Task(task) => task.kill().await,
+            Self::Process(process) => process.kill().await?,
+        }
+        Ok(())
     }
 }
 
@@ -167,9 +187,7 @@ impl World {
         nodes: Vec<NodeSpec>,
         stop: CancellationToken,
     ) -> Result<Self> {
-        let options =
-            FleetOptions { lease_interval: Some(Duration::from_secs(2)), ..FleetOptions::default() };
-        let fleet = Fleet::start(admin.clone(), clock.clone(), options, nodes).await?;
+        let fleet = Fleet::start(admin.clone(), clock.clone(), heartbeats(nodes.len()), nodes).await?;
         let namespaces: Api<Namespace> = Api::all(admin.clone());
         let namespace: Namespace =
             serde_json::from_value(serde_json::json!({ "metadata": { "generateName": "scenario-" } }))?;
@@ -185,7 +203,6 @@ impl World {
             lease.duration = Duration::from_secs(10);
             lease.renew_deadline = Duration::from_secs(6);
             lease.retry = Duration::from_millis(500);
-            config.start_limit = 10_000;
             config.node_grace = 1_000;
             config.drain = 2_000;
         }
@@ -194,28 +211,35 @@ impl World {
 
     /// Starts an operator.
     pub fn start(&self, identity: &str) -> Running {
-        self.start_with(identity, self.operator.clone())
+        self.start_tuned(identity, |_| {})
     }
 
-    /// Starts an operator whose requests pass a hook.
-    pub fn start_hooked(&self, identity: &str, hook: Hook) -> Running {
-        self.start_with(identity, hooked(self.operator.clone(), hook))
+    /// Starts an operator whose patience differs.
+    pub fn start_tuned(&self, identity: &str, tune: impl FnOnce(&mut Config)) -> Running {
+        let mut options = self.options(identity);
+        tune(&mut options.config);
+        self.start_freezable(options, self.operator.clone()).0
     }
 
-    fn start_with(&self, identity: &str, client: Client) -> Running {
-        let (running, _) = self.start_freezable(identity, client);
-        running
+    /// Starts an operator whose requests pass a hook, and that can be killed: in memory it is dropped where it awaits;
+    /// on a real cluster it is the binary `muster`, a process that gets SIGKILL.
+    pub async fn start_victim(&self, identity: &str, hook: Hook) -> Result<Victim> {
+        let client = hooked(self.operator.clone(), hook);
+        match self.backend {
+            Backend::Memory => Ok(Victim::Task(self.start_freezable(self.options(identity), client).0)),
+            Backend::Cluster => Ok(Victim::Process(Process::start(identity, client).await?)),
+        }
     }
 
     /// Starts an operator whose requests pass a hook and that can be frozen as a whole.
     pub fn start_frozen_later(&self, identity: &str, hook: Hook) -> (Running, watch::Sender<bool>) {
-        self.start_freezable(identity, hooked(self.operator.clone(), hook))
+        self.start_freezable(self.options(identity), hooked(self.operator.clone(), hook))
     }
 
-    fn start_freezable(&self, identity: &str, client: Client) -> (Running, watch::Sender<bool>) {
+    fn start_freezable(&self, options: Options, client: Client) -> (Running, watch::Sender<bool>) {
         let clock = self.clock.clone();
         let clock: Arc<dyn Clock> = Arc::new(move || clock.now());
-        let operator = Arc::new(Operator::new(client, self.options(identity), clock));
+        let operator = Arc::new(Operator::new(client, options, clock));
         let shown = operator.snapshots();
         let stop = CancellationToken::new();
         let token = stop.clone();
@@ -354,6 +378,19 @@ impl World {
             clean(&self.admin).await?;
         }
         Ok(())
+    }
+}
+
+/// How often nodes report: a few often, so that a dead one is noticed soon; hundreds as seldom as real ones do, since
+/// they share the machine with the server.
+fn heartbeats(nodes: usize) -> FleetOptions {
+    let few = nodes <= 64;
+    FleetOptions {
+        lease_interval: Some(Duration::from_secs(if few { 2 } else { 10 })),
+        // kube-controller-manager looks at a node's taints when its object changes, and does not try again when the
+        // write fails: a node whose status never changes would keep its not-ready taint for five minutes.
+        status_interval: Some(Duration::from_secs(if few { 10 } else { 60 })),
+        ..FleetOptions::default()
     }
 }
 

@@ -273,13 +273,19 @@ impl Elector {
     /// Lets others lead at once. The epoch stays, so the next leader's is higher.
     pub async fn release(&self, term: &Term) {
         let attempt = async {
-            let mut lease = self.leases.get(&self.config.name).await?;
-            let spec = lease.spec.get_or_insert_default();
-            if spec.lease_transitions.map(i64::from) == Some(term.epoch) {
+            loop {
+                let mut lease = self.leases.get(&self.config.name).await?;
+                let spec = lease.spec.get_or_insert_default();
+                if spec.lease_transitions.map(i64::from) != Some(term.epoch) {
+                    return Ok(());
+                }
                 spec.holder_identity = Some(String::new());
-                self.leases.replace(&self.config.name, &PostParams::default(), &lease).await?;
+                match self.leases.replace(&self.config.name, &PostParams::default(), &lease).await {
+                    // A renewal of ours that was under way came in between.
+                    Err(kube::Error::Api(status)) if status.is_conflict() => {}
+                    other => return other.map(drop),
+                }
             }
-            Ok::<_, kube::Error>(())
         };
         if let Ok(Err(error)) = timeout(self.config.write_timeout(), attempt).await {
             tracing::warn!(%error, "cannot release the Lease; others wait for it to expire");

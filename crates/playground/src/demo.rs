@@ -7,8 +7,8 @@
 //! ```
 
 mod commands;
-mod examples;
-mod nodes;
+pub mod examples;
+pub mod nodes;
 mod operator;
 mod paint;
 mod report;

@@ -56,7 +56,9 @@ fn main() -> ExitCode {
 /// Runs a command with a cluster; its exit code is ours.
 async fn test(kind: Kind, command: &[String]) -> Result<ExitCode> {
     let begun = Instant::now();
-    let session = Session::open(kind, session::quick(), |line| eprintln!("playground: {line}")).await?;
+    // Hundreds of simulated nodes share two cores with the server: their heartbeats may be seconds late.
+    let options = session::quick(Duration::from_secs(20));
+    let session = Session::open(kind, options, |line| eprintln!("playground: {line}")).await?;
     eprintln!("playground: ready after {:.0} s", begun.elapsed().as_secs_f32());
     let (program, arguments) = command.split_first().context("no command given")?;
     let mut child = tokio::process::Command::new(program)

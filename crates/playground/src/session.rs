@@ -155,11 +155,12 @@ fn make_kind(say: &mut impl FnMut(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Settings of a local cluster for tests and the demo: a node that falls silent is noticed in seconds, not a minute.
-pub fn quick() -> Options {
+/// Settings of a local cluster for tests and the demo: a node that falls silent is noticed after `grace`, not after
+/// most of a minute.
+pub fn quick(grace: Duration) -> Options {
     Options {
         node_monitor_period: Some(Duration::from_secs(1)),
-        node_monitor_grace_period: Some(Duration::from_secs(8)),
+        node_monitor_grace_period: Some(grace),
         ..Options::default()
     }
 }

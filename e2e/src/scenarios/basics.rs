@@ -125,7 +125,11 @@ pub async fn two_jobs_one_after_the_other(world: &World) -> Result<()> {
             }
         }
         ensure!(names.len() <= 1, "pods of {names:?} exist at the same time");
-        Ok(if done == 2 { Ok(()) } else { Err(format!("{done} of 2 are done, {names:?} has pods; {seen:?}")) })
+        Ok(if done == 2 {
+            Ok(())
+        } else {
+            Err(format!("{done} of 2 are done, {names:?} has pods; {seen:?}"))
+        })
     };
     world.eventually("both jobs done", 5 * MINUTE, both).await?;
     operator.stop().await;

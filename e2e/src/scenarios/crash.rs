@@ -8,32 +8,38 @@ use serde_json::json;
 use std::time::Duration;
 
 use super::basics::{live, ranks_are_a_permutation, real};
-use crate::hook::{Gate, Tripwire};
+use crate::hook::{Gate, Tripwire, When};
 use crate::jobs::{EXIT_CODE, RUN_FOR, job};
 use crate::{World, oracle};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Killed at twenty different writes of a placement: the next operator completes the gang, and it is right.
+/// Killed at twenty different points of a placement, before each of its first ten writes and between each one's effect
+/// and its answer: the next operator completes the gang, and it is right.
 pub async fn killed_at_twenty_points(world: &World) -> Result<()> {
     for point in 0..20 {
+        // The first writes are the probe, the gang, the plan, the Service; then the pods.
+        let (write, when) = (point / 2, if point % 2 == 0 { When::Before } else { When::After });
         let name = format!("point{point}");
         let wire = Tripwire::default();
-        // The first writes are the probe, the gang, the plan, the Service; then the pods.
-        let first = world.start_hooked(&format!("first-{point}"), wire.at(point));
+        let first = world.start_victim(&format!("first-{point}"), wire.at(write, when)).await?;
         world.submit(&job(&name, 64)).await?;
         let tripped = tokio::time::timeout(2 * MINUTE, wire.tripped()).await;
-        ensure!(tripped.is_ok(), "the operator never came to write {point}");
-        first.kill().await;
+        ensure!(tripped.is_ok(), "the operator never came to write {write}");
+        first.kill().await?;
         let second = world.start(&format!("second-{point}"));
         world.phase(&name, JobPhase::Running, 3 * MINUTE).await?;
         let pods = live(world).await?;
-        ensure!(pods.len() == 8, "killed at write {point}: {} pods instead of 8", pods.len());
+        ensure!(pods.len() == 8, "killed {when:?} write {write}: {} pods instead of 8", pods.len());
         ranks_are_a_permutation(&pods, 8)?;
         oracle::check(world).await?;
         let status = world.job(&name).await?.status.unwrap_or_default();
         let events = world.events(&name).await?;
-        ensure!(status.restarts == 0, "killed at write {point}: {} restarts: {events:?}", status.restarts);
+        ensure!(
+            status.restarts == 0,
+            "killed {when:?} write {write}: {} restarts: {events:?}",
+            status.restarts
+        );
         delete(world, &name).await?;
         second.stop().await;
     }

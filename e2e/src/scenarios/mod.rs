@@ -2,6 +2,7 @@
 
 pub mod basics;
 pub mod crash;
+pub mod examples;
 pub mod failure;
 pub mod lifecycle;
 pub mod nodes;
@@ -19,6 +20,11 @@ macro_rules! for_each_scenario {
             application_failures_use_the_budget,
             failure::application_failures_use_the_budget,
             nodes::hgx(2)
+        );
+        $scenario!(
+            examples_do_what_they_say,
+            examples::examples_do_what_they_say,
+            muster_playground::demo::nodes::all()
         );
         $scenario!(budget_survives_a_restart, crash::budget_survives_a_restart, nodes::hgx(2));
         $scenario!(deadline_and_time_to_live, lifecycle::deadline_and_time_to_live, nodes::hgx(2));

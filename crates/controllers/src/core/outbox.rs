@@ -9,6 +9,8 @@ use crate::effect::Effect;
 /// First delay after a passing failure; doubled up to [`LONGEST_DELAY`].
 const FIRST_DELAY: Millis = 200;
 const LONGEST_DELAY: Millis = 10_000;
+/// So many events wait for pods at most: beyond, they go out beside them.
+const MOST_EVENTS: usize = 1_000;
 
 /// Which bound an effect counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +21,7 @@ pub enum Lane {
     Create,
     /// Pod deletions and finalizers of pods.
     Delete,
-    /// Events: the least urgent.
+    /// Events: the least urgent. They wait while pods are being created.
     Tell,
 }
 
@@ -87,8 +89,7 @@ impl Outbox {
 
     /// How many more creations may be given out now: they are made on demand and never queue here.
     pub fn room_for_creates(&self) -> usize {
-        let waiting = self.waiting.get(&Lane::Create).map_or(0, VecDeque::len);
-        self.limits.create.saturating_sub(self.flying(Lane::Create) + waiting)
+        self.limits.create.saturating_sub(self.flying(Lane::Create) + self.waiting(Lane::Create))
     }
 
     fn flying(&self, lane: Lane) -> usize {
@@ -100,8 +101,17 @@ impl Outbox {
             Lane::Control => self.limits.control,
             Lane::Create => self.limits.create,
             Lane::Delete => self.limits.delete,
+            Lane::Tell if self.creating() && self.waiting(lane) < MOST_EVENTS => 0,
             Lane::Tell => 2,
         }
+    }
+
+    fn creating(&self) -> bool {
+        self.flying(Lane::Create) + self.waiting(Lane::Create) > 0
+    }
+
+    fn waiting(&self, lane: Lane) -> usize {
+        self.waiting.get(&lane).map_or(0, VecDeque::len)
     }
 
     /// Takes what may begin now.
@@ -145,5 +155,46 @@ impl Outbox {
         self.delayed.is_empty()
             && self.waiting.values().all(VecDeque::is_empty)
             && self.flying.values().all(|count| *count == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Limits, MOST_EVENTS, Outbox};
+    use crate::effect::{Effect, Note};
+    use muster_model::{ObjectKey, Uid};
+
+    fn event() -> Effect {
+        Effect::Tell(Box::new(Note {
+            kind: "Gang",
+            about: ObjectKey::new("space", "gang"),
+            uid: Uid("1".into()),
+            warning: false,
+            reason: "Placed".into(),
+            message: "placed".into(),
+        }))
+    }
+
+    fn pod() -> Effect {
+        let key = |name: &str| ObjectKey::new("space", name);
+        let unit = muster_model::UnitId { role: "worker".into(), index: 0 };
+        let slot = muster_cluster::Slot { unit, incarnation: 0, index: 0 };
+        Effect::CreatePod { gang: key("gang"), slot, pod: key("pod"), body: Vec::new() }
+    }
+
+    #[test]
+    fn events_wait_for_pods_but_not_without_bound() {
+        let mut out = Outbox::new(Limits::default());
+        out.push(event());
+        out.push(pod());
+        let first = out.take(0);
+        assert_eq!(first.len(), 1, "the pod alone");
+        assert!(out.take(0).is_empty(), "its creation is under way");
+        out.landed(&first[0]);
+        assert_eq!(out.take(0).len(), 1, "now the event");
+        let mut out = Outbox::new(Limits::default());
+        out.push(pod());
+        (0..MOST_EVENTS).for_each(|_| out.push(event()));
+        assert_eq!(out.take(0).len(), 3, "the pod and two events");
     }
 }

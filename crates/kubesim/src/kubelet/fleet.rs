@@ -20,7 +20,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +65,8 @@ impl Default for FleetOptions {
 
 /// A failed pod write is made again after this.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long a heartbeat may take: a kubelet's own interval.
+const BEAT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pod addresses count up from here; 10.0.0.0/10 is left to Services.
 const FIRST_POD_IP: u32 = u32::from_be_bytes([10, 64, 0, 1]);
 /// Node addresses count up from here.
@@ -82,7 +84,14 @@ enum Timer {
 
 enum Finished {
     Pod { node: String, uid: String, job: Job, written: Written },
-    Heartbeat,
+    Heartbeat { node: String, beat: Beat },
+}
+
+/// What a node says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Beat {
+    Lease,
+    Status,
 }
 
 struct Slot {
@@ -90,6 +99,8 @@ struct Slot {
     report: NodeReport,
     /// The entry in the timer queue.
     due: Option<Timestamp>,
+    /// Heartbeats under way.
+    beating: BTreeSet<Beat>,
 }
 
 /// Simulated kubelets; see [`Fleet::start`].
@@ -107,6 +118,8 @@ pub struct Fleet {
     /// Uids in `queue` or being written.
     busy: BTreeSet<String>,
     writing: usize,
+    /// Heartbeats go out at most so many at a time: each that waits for a slow server holds a connection.
+    turns: Arc<Semaphore>,
     tasks: JoinSet<Finished>,
     next_pod_ip: u32,
     next_node_ip: u32,
@@ -121,6 +134,7 @@ impl Fleet {
         options: FleetOptions,
         specs: Vec<NodeSpec>,
     ) -> Result<FleetHandle, FleetError> {
+        let turns = options.max_writes.max(1);
         let mut fleet = Self {
             client: client.clone(),
             clock,
@@ -132,6 +146,7 @@ impl Fleet {
             queue: VecDeque::new(),
             busy: BTreeSet::new(),
             writing: 0,
+            turns: Arc::new(Semaphore::new(turns)),
             tasks: JoinSet::new(),
             next_pod_ip: FIRST_POD_IP,
             next_node_ip: FIRST_NODE_IP,
@@ -157,7 +172,7 @@ impl Fleet {
         self.next_node_ip += 1;
         let machine = NodeMachine::new(spec.facts()?, ip.clone());
         let report = NodeReport::new(spec, ip, now);
-        self.nodes.insert(name.clone(), Slot { machine, report, due: None });
+        self.nodes.insert(name.clone(), Slot { machine, report, due: None, beating: BTreeSet::new() });
         let beats = [
             (self.options.lease_interval, Timer::Lease(name.clone())),
             (self.options.status_interval, Timer::Status(name)),
@@ -339,39 +354,56 @@ impl Fleet {
                     }
                     self.advance(&node);
                 }
-                Timer::Lease(node) => self.heartbeat(&node, true, now),
-                Timer::Status(node) => self.heartbeat(&node, false, now),
+                Timer::Lease(node) => self.beat_again(node, Beat::Lease, now),
+                Timer::Status(node) => self.beat_again(node, Beat::Status, now),
                 Timer::Retry { node, uid } => self.requeue(node, uid),
             }
         }
     }
 
-    /// Renews the Lease or writes the status, and sets the timer of the next time.
-    fn heartbeat(&mut self, node: &str, lease: bool, now: Timestamp) {
-        let Some(slot) = self.nodes.get(node) else { return };
-        let (interval, timer) = if lease {
-            (self.options.lease_interval, Timer::Lease(node.to_owned()))
-        } else {
-            (self.options.status_interval, Timer::Status(node.to_owned()))
+    /// A heartbeat that is due, and the timer of the next.
+    fn beat_again(&mut self, node: String, beat: Beat, now: Timestamp) {
+        if !self.nodes.contains_key(&node) {
+            return;
+        }
+        self.heartbeat(&node, beat, now);
+        let (interval, timer) = match beat {
+            Beat::Lease => (self.options.lease_interval, Timer::Lease(node)),
+            Beat::Status => (self.options.status_interval, Timer::Status(node)),
         };
         if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
             self.timers.insert((after(now, interval), timer));
         }
-        if slot.machine.power() != Power::Up {
+    }
+
+    /// Renews the Lease or writes the status, unless the last time is still under way: a kubelet, too, waits for its
+    /// answer, and a slow server is not helped by more requests.
+    fn heartbeat(&mut self, node: &str, beat: Beat, now: Timestamp) {
+        let Some(slot) = self.nodes.get_mut(node) else { return };
+        if slot.machine.power() != Power::Up || !slot.beating.insert(beat) {
             return;
         }
-        let body = if lease { slot.report.lease(now) } else { slot.report.status(now) };
-        let (client, name) = (self.client.clone(), node.to_owned());
+        let body = match beat {
+            Beat::Lease => slot.report.lease(now),
+            Beat::Status => slot.report.status(now),
+        };
+        let (client, name, turns) = (self.client.clone(), node.to_owned(), self.turns.clone());
         self.tasks.spawn(async move {
-            let result = if lease {
-                writes::renew_lease(&client, &name, &body).await
-            } else {
-                writes::node_status(&client, &name, &body).await
+            let _turn = turns.acquire().await;
+            let sent = async {
+                match beat {
+                    Beat::Lease => writes::renew_lease(&client, &name, &body).await,
+                    Beat::Status => writes::node_status(&client, &name, &body).await,
+                }
             };
-            if let Err(error) = result {
-                tracing::debug!(node = name, %error, "a heartbeat failed; the next one is on time");
+            match tokio::time::timeout(BEAT_TIMEOUT, sent).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(node = name, %error, "a heartbeat failed; the next one is on time");
+                }
+                Err(_) => tracing::debug!(node = name, "a heartbeat was not answered in time"),
             }
-            Finished::Heartbeat
+            Finished::Heartbeat { node: name, beat }
         });
     }
 
@@ -402,7 +434,15 @@ impl Fleet {
     }
 
     fn finished(&mut self, finished: Finished) {
-        let Finished::Pod { node, uid, job, written } = finished else { return };
+        let (node, uid, job, written) = match finished {
+            Finished::Pod { node, uid, job, written } => (node, uid, job, written),
+            Finished::Heartbeat { node, beat } => {
+                if let Some(slot) = self.nodes.get_mut(&node) {
+                    slot.beating.remove(&beat);
+                }
+                return;
+            }
+        };
         self.writing -= 1;
         if written == Written::Failed {
             if let Some(slot) = self.nodes.get_mut(&node) {
@@ -448,7 +488,7 @@ impl Fleet {
                 self.advance(&node);
                 if power == Power::Up && self.options.lease_interval.is_some() {
                     self.timers.retain(|(_, timer)| *timer != Timer::Lease(node.clone()));
-                    self.heartbeat(&node, true, now);
+                    self.beat_again(node, Beat::Lease, now);
                 }
                 return Ok(status);
             }

@@ -48,7 +48,14 @@ impl Example {
     /// # Errors
     /// When the API server refuses it, with what it says.
     pub async fn create(&self, client: &Client) -> Result<bool> {
-        let object = self.object()?;
+        self.create_as(client, self.object()?).await
+    }
+
+    /// The same for an object that was changed since.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub async fn create_as(&self, client: &Client, object: DynamicObject) -> Result<bool> {
         match self.api(client, &object)?.create(&PostParams::default(), &object).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),

@@ -77,7 +77,7 @@ impl Stage {
     pub async fn open(kind: Kind, mut say: impl FnMut(&str) + Send) -> Result<Self> {
         // Before minutes are spent on the cluster's programs.
         let binary = operator::binary()?;
-        let session = Session::open(kind, session::quick(), &mut say).await?;
+        let session = Session::open(kind, session::quick(Duration::from_secs(8)), &mut say).await?;
         let client = session.client.clone();
         if session.local.is_none() {
             refuse_real_nodes(&client).await?;

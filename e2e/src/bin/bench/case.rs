@@ -132,7 +132,8 @@ pub fn gang(name: &str, pods: u32) -> Value {
                 "podsPerUnit": 1,
                 "units": { "min": pods, "max": pods },
             }],
-            "launch": { "framework": "Torchrun", "parallelism": { "data": pods } },
+            // Pods that need not find each other, as those of the rivals: no Service. The jobs below have one.
+            "launch": { "framework": "Plain", "parallelism": { "data": pods } },
         },
     })
 }

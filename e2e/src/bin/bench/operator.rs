@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use muster_playground::session;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,7 +20,7 @@ pub struct Operator {
 impl Operator {
     /// Starts it under the operator's account and waits until it leads and knows the cluster.
     pub async fn start(kubeconfig: &Path) -> Result<Self> {
-        let program = beside()?;
+        let program = muster_e2e::process::program()?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let child = Command::new(&program)
@@ -34,7 +34,7 @@ impl Operator {
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("{}: cannot be started; build it with --release", program.display()))?;
+            .with_context(|| format!("{}: cannot be started", program.display()))?;
         let pid = child.id().context("the operator ended at once")?;
         let mut operator = Self { child, pid };
         let until = Instant::now() + Duration::from_secs(120);
@@ -57,12 +57,6 @@ impl Operator {
     pub async fn stop(mut self) -> Result<()> {
         self.child.kill().await.context("the operator cannot be ended")
     }
-}
-
-/// The program `muster` in the folder of this one.
-fn beside() -> Result<PathBuf> {
-    let here = std::env::current_exe().context("the path of this program is unknown")?;
-    Ok(here.with_file_name("muster"))
 }
 
 async fn ask(address: SocketAddr) -> Result<String> {
