@@ -59,7 +59,8 @@ pub struct World {
     pub clock: Arc<dyn SimClock>,
     /// The in-memory server, for its counters and faults.
     pub server: Option<ApiServer>,
-    operator: Client,
+    /// A client of the operator's account.
+    pub operator: Client,
     stop: CancellationToken,
 }
 
@@ -381,12 +382,12 @@ impl World {
     }
 }
 
-/// How often nodes report: a few often, so that a dead one is noticed soon; hundreds as seldom as real ones do, since
-/// they share the machine with the server.
+/// How often nodes report: a few often, so that a dead one is noticed soon; hundreds more seldom, since they share
+/// the machine with the server.
 fn heartbeats(nodes: usize) -> FleetOptions {
     let few = nodes <= 64;
     FleetOptions {
-        lease_interval: Some(Duration::from_secs(if few { 2 } else { 10 })),
+        lease_interval: Some(Duration::from_secs(if few { 2 } else { 6 })),
         // kube-controller-manager looks at a node's taints when its object changes, and does not try again when the
         // write fails: a node whose status never changes would keep its not-ready taint for five minutes.
         status_interval: Some(Duration::from_secs(if few { 10 } else { 60 })),

@@ -39,15 +39,4 @@ macro_rules! scenario {
     };
 }
 
-macro_rules! long_scenario {
-    ($name:ident, $run:path, $nodes:expr) => {
-        #[test]
-        #[ignore = "not yet held on a real control plane by every run; see CHANGELOG. Run it with -- --ignored"]
-        fn $name() -> anyhow::Result<()> {
-            alone($nodes, |world| async move { $run(&world).await })
-        }
-    };
-}
-
 muster_e2e::for_each_scenario!(scenario);
-muster_e2e::for_each_long_scenario!(long_scenario);

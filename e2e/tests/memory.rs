@@ -15,4 +15,3 @@ macro_rules! scenario {
 }
 
 muster_e2e::for_each_scenario!(scenario);
-muster_e2e::for_each_long_scenario!(scenario);

@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use muster_playground::demo;
 use muster_playground::session::{self, Kind, Session};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A Kubernetes cluster with Muster and simulated GPU nodes.
 #[derive(Parser)]

@@ -7,7 +7,7 @@ use muster_api::JobPhase;
 use serde_json::json;
 use std::time::Duration;
 
-use super::basics::{live, ranks_are_a_permutation, real};
+use super::basics::{live, ranks_are_a_permutation};
 use crate::hook::{Gate, Tripwire, When};
 use crate::jobs::{EXIT_CODE, RUN_FOR, job};
 use crate::{World, oracle};
@@ -112,9 +112,9 @@ pub async fn budget_survives_a_restart(world: &World) -> Result<()> {
 /// Deletes a job and waits until nothing of it is left.
 pub async fn delete(world: &World, name: &str) -> Result<()> {
     world.api::<muster_api::TrainingJob>().delete(name, &kube::api::DeleteParams::default()).await?;
-    let patience = if real(world) { MINUTE } else { 3 * MINUTE };
+    // How long it takes on a quiet machine is a figure of `make bench`.
     world
-        .eventually(&format!("nothing is left of {name}"), patience, || async {
+        .eventually(&format!("nothing is left of {name}"), 3 * MINUTE, || async {
             let gang = world.api::<muster_api::Gang>().get_opt(name).await?.is_some();
             let pods = world.api::<Pod>().list(&kube::api::ListParams::default()).await?.items.len();
             Ok(if !gang && pods == 0 { Ok(()) } else { Err(format!("gang: {gang}, {pods} pods")) })

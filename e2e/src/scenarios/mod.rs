@@ -26,6 +26,11 @@ macro_rules! for_each_scenario {
             examples::examples_do_what_they_say,
             muster_playground::demo::nodes::all()
         );
+        $scenario!(
+            without_a_lease_only_gangs_are_fenced,
+            basics::without_a_lease_only_gangs_are_fenced,
+            nodes::hgx(1)
+        );
         $scenario!(budget_survives_a_restart, crash::budget_survives_a_restart, nodes::hgx(2));
         $scenario!(deadline_and_time_to_live, lifecycle::deadline_and_time_to_live, nodes::hgx(2));
         $scenario!(
@@ -33,13 +38,6 @@ macro_rules! for_each_scenario {
             lifecycle::frameworks_get_their_environment,
             nodes::hgx(4)
         );
-    };
-}
-
-/// The same for scenarios that `make test` runs in memory only; on a real control plane they run on demand.
-#[macro_export]
-macro_rules! for_each_long_scenario {
-    ($scenario:ident) => {
         $scenario!(hgx_job_of_2048_gpus, basics::hgx_job_of_2048_gpus, nodes::hgx(256));
         $scenario!(nvl72_expert_groups, basics::nvl72_expert_groups, nodes::nvl72(32));
         $scenario!(impossible_job_says_why, basics::impossible_job_says_why, nodes::hgx(4));

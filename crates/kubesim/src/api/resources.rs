@@ -124,6 +124,7 @@ const BUILT_IN: &[Row] = &[
     ),
     ("resource.k8s.io", "v1", "resourceslices", "resourceslice", "ResourceSlice", false, false, true),
     ("resource.k8s.io", "v1", "deviceclasses", "deviceclass", "DeviceClass", false, false, true),
+    ("flowcontrol.apiserver.k8s.io", "v1", "flowschemas", "flowschema", "FlowSchema", false, true, false),
     ("node.k8s.io", "v1", "runtimeclasses", "runtimeclass", "RuntimeClass", false, false, false),
     ("networking.k8s.io", "v1", "networkpolicies", "networkpolicy", "NetworkPolicy", true, false, true),
     ("rbac.authorization.k8s.io", "v1", "roles", "role", "Role", true, false, false),

@@ -142,6 +142,10 @@ pub(super) fn controller_manager(pki: &Pki, ports: Ports, options: &Options, acc
         .file("cluster-signing-cert-file", &pki.cluster.certificate)
         .file("cluster-signing-key-file", &pki.cluster_key)
         .set("use-service-account-credentials", true)
+        // The default of 20 requests a second, which whoever runs large clusters raises, too: hundreds of nodes that
+        // register at once would keep their not-ready taints for half a minute.
+        .set("kube-api-qps", 1_000)
+        .set("kube-api-burst", 1_000)
         .set("controllers", &options.controllers);
     let times = [
         ("node-monitor-period", options.node_monitor_period),
