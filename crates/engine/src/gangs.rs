@@ -104,6 +104,7 @@ impl Gangs {
 
     /// Looks at up to `limit` gangs that wait and were not refused since anything changed that could help them.
     pub fn decide(&mut self, cluster: &mut Cluster, limit: usize) -> Vec<Decision> {
+        cluster.settle();
         cluster.sync_all();
         let ranks: Vec<Rank> = self
             .waiting

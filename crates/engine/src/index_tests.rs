@@ -87,6 +87,7 @@ fn look_up(cluster: &mut Cluster) -> Vec<(usize, usize)> {
                 selector: Vec::new(),
                 affinity: Vec::new(),
                 tolerations: Vec::new(),
+                repelled_by: Vec::new(),
             };
             let shape = cluster.shape(&key);
             let mut ratios = vec![1; cluster.tree.leaf_depth() + 1];

@@ -8,7 +8,7 @@
 use anyhow::anyhow;
 use muster_engine::{Objective, Solution, solve};
 use muster_model::{
-    Gang, GangState, Level, Node, ObjectKey, Reason, Resources, Role, Segment, Topology, Within, resources,
+    Gang, GangState, Level, Node, ObjectKey, PodTraits, Reason, Resources, Role, Segment, Topology, Within, resources,
     topology::NODE,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -156,6 +156,7 @@ impl Case {
                 node_selector: BTreeMap::new(),
                 affinity: Vec::new(),
                 tolerations: Vec::new(),
+                traits: PodTraits::default(),
                 pods_per_unit: role.pods,
                 min: role.min,
                 max: role.max,

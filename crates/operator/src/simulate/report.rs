@@ -120,6 +120,9 @@ pub fn text(scenario: &Scenario, outcomes: &[Outcome], width: usize, color: bool
     text.push_str("\n\n");
     text.push_str(&render(&map(scenario, outcomes), width, color));
     for outcome in outcomes {
+        for note in &outcome.notes {
+            let _ = writeln!(text, "\n{} {}: note: {note}", outcome.kind, outcome.key);
+        }
         let Err(refusal) = &outcome.placement else { continue };
         let _ = writeln!(text, "\n{} {} is not placed: {}", outcome.kind, outcome.key, refusal.code);
         let _ = writeln!(text, "  {}", refusal.message);
@@ -163,6 +166,7 @@ fn job_json(outcome: &Outcome) -> Value {
         "placed": outcome.placement.is_ok(),
         "gpus": outcome.devices,
         "micros": outcome.micros as u64,
+        "notes": outcome.notes,
     });
     match &outcome.placement {
         Ok(placement) => {
