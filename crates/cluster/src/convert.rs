@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use muster_model::{
-    Node, NodeName, NodeSelectorTerm, Operator, PodTerm, Preference, Requirement, Resources, Taint, TaintEffect,
-    Toleration, TolerationOperator, Uid, resources,
+    Node, NodeName, NodeSelectorTerm, Operator, PodTerm, Preference, Requirement, Resources, Taint,
+    TaintEffect, Toleration, TolerationOperator, Uid, resources,
 };
 use std::collections::BTreeMap;
 
@@ -110,10 +110,10 @@ pub fn preferences(spec: &core::PodSpec) -> Vec<Preference> {
         .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref());
-    let all = terms.unwrap_or_default().iter().map(|wish| Preference {
-        weight: wish.weight.max(0).unsigned_abs(),
-        term: term(&wish.preference),
-    });
+    let all = terms
+        .unwrap_or_default()
+        .iter()
+        .map(|wish| Preference { weight: wish.weight.max(0).unsigned_abs(), term: term(&wish.preference) });
     all.filter(|wish| wish.weight > 0 && !wish.term.requirements.is_empty()).collect()
 }
 

@@ -79,7 +79,8 @@ const DISKS: &[(&str, fn(&Volume) -> bool)] = &[
     ("rbd", |volume| volume.rbd.is_some()),
 ];
 
-const USE_RULES: &str = "use placement rules of the job instead (spec.placement, or segments and within of a Gang)";
+const USE_RULES: &str =
+    "use placement rules of the job instead (spec.placement, or segments and within of a Gang)";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// Reviews a template. `path` is where the pod's specification stands, such as `spec.template.spec`.
@@ -169,7 +170,11 @@ fn node_affinity(review: &mut Review, path: &str, spec: &PodSpec) {
     if let Some(required) = &affinity.required_during_scheduling_ignored_during_execution {
         let path = format!("{path}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms");
         if required.node_selector_terms.is_empty() {
-            review.refuse(path.clone(), "no term, so no node matches", "list a term, or leave the affinity out");
+            review.refuse(
+                path.clone(),
+                "no term, so no node matches",
+                "list a term, or leave the affinity out",
+            );
         }
         for (at, term) in required.node_selector_terms.iter().enumerate() {
             selector_term(review, &format!("{path}[{at}]"), term);
@@ -250,10 +255,7 @@ fn pod_affinity(review: &mut Review, path: &str, spec: &PodSpec) {
         }
     }
     let preferred = [
-        (
-            "podAffinity",
-            near.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()),
-        ),
+        ("podAffinity", near.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref())),
         (
             "podAntiAffinity",
             far.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()),

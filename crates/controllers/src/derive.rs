@@ -9,8 +9,8 @@ use muster_api::{
     AcceleratorClassSpec, GangOutcome, GangSpec, Launch, Outcome as JobOutcome, OutcomePolicy, PlacementRule,
     RoleSpec, TrainingJobSpec, UnitBounds,
 };
-use muster_lifecycle::parallelism::{self, Elastic, Parallelism, Rule, Rules, TrainingSpec};
 use muster_cluster::template::{self, Review};
+use muster_lifecycle::parallelism::{self, Elastic, Parallelism, Rule, Rules, TrainingSpec};
 use muster_model::{Mode, Reason, Segment, topology::NVLINK_DOMAIN};
 use std::fmt;
 

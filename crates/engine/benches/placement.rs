@@ -12,8 +12,8 @@
 
 use muster_engine::{Decision, Engine, Event};
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, PodTraits, Resources, Role, Segment, Topology, Uid,
-    Within, plan::Placement,
+    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, PodTraits, Resources, Role, Segment,
+    Topology, Uid, Within, plan::Placement,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -6,7 +6,7 @@
 //!
 //! Resource names are interned to columns, so that a fit is a handful of integer divisions.
 
-use muster_model::{Node, NodeName, PodTerm, Resources, Topology};
+use muster_model::{Node, NodeName, PodTerm, Resources, TaintEffect, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
@@ -69,6 +69,8 @@ pub struct Cluster {
     by_name: BTreeMap<NodeName, Slot>,
     uses: BTreeMap<String, (Slot, Resources)>,
     repulsion: Repulsion,
+    /// Nodes with a taint that only asks to be avoided.
+    pub soft_taints: usize,
     /// How many pods fit where.
     pub index: Index,
 }
@@ -215,6 +217,8 @@ impl Cluster {
             return;
         }
         let old = node.facts.replace(facts.clone());
+        self.soft_taints = self.soft_taints + usize::from(is_soft(facts))
+            - old.as_ref().map_or(0, |old| usize::from(is_soft(old)));
         node.allocatable.iter_mut().for_each(|amount| *amount = 0);
         for (column, amount) in self.implied.iter().copied().chain(allocatable) {
             *cell(&mut node.allocatable, column) = amount;
@@ -255,7 +259,9 @@ impl Cluster {
         node.allocatable.clear();
         node.repelled.clear();
         self.repulsion.nodes_changed();
-        if let Some(old) = node.facts.take()
+        let old = node.facts.take();
+        self.soft_taints -= old.as_ref().map_or(0, |old| usize::from(is_soft(old)));
+        if let Some(old) = old
             && self.tree.count_labels(&old.labels, false)
         {
             self.replace_all();
@@ -403,6 +409,11 @@ impl Cluster {
         }
         self.index.quiet = quiet;
     }
+}
+
+/// Whether a taint of the node asks pods to stay away without forbidding it.
+fn is_soft(facts: &Node) -> bool {
+    facts.taints.iter().any(|taint| taint.effect == TaintEffect::PreferNoSchedule)
 }
 
 fn cell(amounts: &mut Vec<i64>, column: usize) -> &mut i64 {

@@ -60,9 +60,8 @@ impl Repulsion {
 
     /// The terms that select a pod of this namespace with these labels; they are watched from now on.
     pub fn selecting(&mut self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<TermId> {
-        let selects = |(term, (id, _)): (&PodTerm, &(TermId, usize))| {
-            term.selects(namespace, labels).then_some(*id)
-        };
+        let selects =
+            |(term, (id, _)): (&PodTerm, &(TermId, usize))| term.selects(namespace, labels).then_some(*id);
         let mut ids: Vec<TermId> = self.terms.iter().filter_map(selects).collect();
         ids.sort_unstable();
         for id in &ids {

@@ -2,7 +2,8 @@
 
 use muster_engine::{Decision, Engine, Event};
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Node, NodeName, ObjectKey, PodTraits, Resources, Role, Taint, TaintEffect, Uid,
+    AcceleratorClass, Gang, GangState, Node, NodeName, ObjectKey, PodTraits, Resources, Role, Taint,
+    TaintEffect, Uid,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! Random clusters and gangs, small enough to be solved exactly.
 
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, PodTraits, Resources, Role, Segment, Topology,
-    Within,
+    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, PodTraits, Resources, Role, Segment,
+    Topology, Within,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,8 +3,8 @@
 
 use muster_engine::Objective;
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, NodeName, ObjectKey, PodTraits, Resources, Role, Segment,
-    Topology, Uid, Within, plan::Placement,
+    AcceleratorClass, Gang, GangState, Level, Mode, Node, NodeName, ObjectKey, PodTraits, Resources, Role,
+    Segment, Topology, Uid, Within, plan::Placement,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
