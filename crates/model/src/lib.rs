@@ -6,6 +6,7 @@
 //!
 //! Nothing here knows kube, tokio, JSON or a clock. Time is milliseconds since the Unix epoch, given as an argument.
 
+pub mod contradiction;
 pub mod duration;
 pub mod gang;
 pub mod id;
