@@ -278,7 +278,7 @@ fn spread(review: &mut Review, field: String, constraint: &TopologySpreadConstra
         review.refuse(
             field,
             "not supported: a gang is packed, not spread",
-            "leave it out or set whenUnsatisfiable to ScheduleAnyway; the units of a Gang's role are kept apart by its spread rule",
+            "leave it out, or set whenUnsatisfiable to ScheduleAnyway",
         );
     }
 }
