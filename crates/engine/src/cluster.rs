@@ -208,13 +208,13 @@ impl Cluster {
         }
     }
 
-    /// A node appeared or changed.
-    pub fn set_node(&mut self, facts: &Node) {
+    /// A node appeared or changed. Returns whether it is new or its labels changed: then it may have moved in the tree.
+    pub fn set_node(&mut self, facts: &Node) -> bool {
         let slot = self.slot_or_new(&facts.name);
         let allocatable = self.amounts(&facts.allocatable);
-        let Some(node) = self.nodes[slot].as_mut() else { return };
+        let Some(node) = self.nodes[slot].as_mut() else { return false };
         if node.facts.as_ref() == Some(facts) {
-            return;
+            return false;
         }
         let old = node.facts.replace(facts.clone());
         self.soft_taints = self.soft_taints + usize::from(is_soft(facts))
@@ -223,13 +223,15 @@ impl Cluster {
         for (column, amount) in self.implied.iter().copied().chain(allocatable) {
             *cell(&mut node.allocatable, column) = amount;
         }
-        if old.as_ref().is_none_or(|old| old.labels != facts.labels) {
+        let moved = old.as_ref().is_none_or(|old| old.labels != facts.labels);
+        if moved {
             self.repulsion.nodes_changed();
             self.relabel(slot, old.as_ref(), facts);
         }
         if let Some(node) = self.nodes[slot].as_ref() {
             self.index.admit(&self.tree, slot, node);
         }
+        moved
     }
 
     /// Moves a node to where its labels say.

@@ -126,7 +126,7 @@ fn dump(cluster: &mut Cluster) -> BTreeMap<String, Vec<u64>> {
 }
 
 /// How many cases; `PROPTEST_CASES` replaces it.
-const CASES: u32 = 256;
+const CASES: u32 = 10_000;
 
 fn config() -> ProptestConfig {
     let default = ProptestConfig::default();

@@ -157,8 +157,15 @@ impl Engine {
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Topology(topology) => self.cluster.set_topology(topology),
-            Event::Node(node) => self.cluster.set_node(&node),
-            Event::NodeGone(name) => self.cluster.remove_node(&name),
+            Event::Node(node) => {
+                if self.cluster.set_node(&node) {
+                    self.gangs.nodes_moved();
+                }
+            }
+            Event::NodeGone(name) => {
+                self.cluster.remove_node(&name);
+                self.gangs.nodes_moved();
+            }
             Event::Use { id, node, requests } => self.cluster.set_use(id, &node, requests),
             Event::UseGone { id } => self.cluster.end_use(&id),
             Event::Repels { id, node, terms } => self.cluster.set_repels(id, node, terms),

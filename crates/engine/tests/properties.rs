@@ -154,7 +154,7 @@ fn check_valid(nodes: &[Node], gang: &Gang, order: &[Objective], solution: &Solu
 
 /// How many cases each property gets; `PROPTEST_CASES` replaces it. With the other properties of the engine (its own
 /// index's, and those that `muster-check` judges) they add up to more than 100,000.
-const CASES: u32 = 300;
+const CASES: u32 = 10_000;
 
 fn config() -> ProptestConfig {
     let default = ProptestConfig::default();
