@@ -121,7 +121,7 @@ fn exceeding(nodes: &Nodes, all: &[Entry]) -> Vec<Violation> {
         }
         for (resource, amount) in &promised.0 {
             let wanting = || entries.iter().filter(|(_, requests, _)| requests.get(resource) > 0);
-            let allocatable = node.allocatable.get(resource);
+            let allocatable = node.allocatable.allocatable(resource);
             if *amount > allocatable
                 && wanting().any(|(_, _, claimant)| !matches!(claimant, Claimant::Use(_)))
             {

@@ -112,7 +112,8 @@ fn placement_of(plan: &Plan) -> Placement {
 
 /// All violations of I1 to I4 in a snapshot; none when all is well.
 ///
-/// Nodes of a plan that are gone are no violation: replacing them takes time. Node constraints (selectors, taints,
+/// Nodes of a plan that are gone are no violation: replacing them takes time. Units that a gang has lost are not judged
+/// by where they were: their nodes may have changed, and are given up. Node constraints (selectors, taints,
 /// cordons) are not judged here, since they may change under a running pod; see [`check_constraints`].
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     let nodes = by_name(&snapshot.nodes);
@@ -121,8 +122,11 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     found.extend(pods::misplaced(snapshot));
     for gang in &snapshot.gangs {
         if let Some(plan) = plan_of(gang) {
-            let placement = placement_of(plan);
+            let mut placement = placement_of(plan);
             found.extend(placement::counts(gang, &placement));
+            if let Some(lost) = lost_of(gang) {
+                placement.units.retain(|unit| !lost.contains(&unit.id));
+            }
             found.extend(placement::togetherness(&snapshot.topology, &tree, &nodes, gang, &placement));
             found.extend(placement::classes(&nodes, gang, &placement));
         }

@@ -287,6 +287,22 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
         },
     ),
     (
+        "BlockBroken", // but not of a unit that is lost
+        |s| {
+            plan(&mut s.gangs[0]).units.truncate(1);
+            plan(&mut s.gangs[0]).units[0].placed.nodes[1] = "n2".into();
+            s.pods.clear();
+        },
+        |s| {
+            plan(&mut s.gangs[0]).units.truncate(1);
+            plan(&mut s.gangs[0]).units[0].placed.nodes[1] = "n2".into();
+            s.pods.clear();
+            let plan = plan(&mut s.gangs[0]).clone();
+            let lost = plan.units.iter().map(|unit| unit.placed.id.clone()).collect();
+            s.gangs[0].state = GangState::Replan { plan, lost };
+        },
+    ),
+    (
         "BlockBroken", // equal rack names under different blocks are different racks
         |s| {
             s.gangs[0].within = None;

@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use muster_model::{
-    Node, NodeName, NodeSelectorTerm, Operator, Requirement, Resources, Taint, TaintEffect, Toleration, Uid,
-    node, resources,
+    Node, NodeName, NodeSelectorTerm, Operator, PodTerm, Preference, Requirement, Resources, Taint,
+    TaintEffect, Toleration, TolerationOperator, Uid, resources,
 };
 use std::collections::BTreeMap;
 
@@ -70,16 +71,25 @@ fn taint(taint: &core::Taint) -> Option<Taint> {
     })
 }
 
-/// The tolerations of a pod.
+/// The tolerations of a pod. One whose operator or effect does not exist tolerates nothing, as in Kubernetes.
 pub fn tolerations(spec: &core::PodSpec) -> Vec<Toleration> {
-    let all = spec.tolerations.as_ref().into_iter().flatten();
-    all.map(|t| node::Toleration {
-        key: t.key.clone().filter(|key| !key.is_empty()),
-        exists: t.operator.as_deref() == Some("Exists"),
-        value: t.value.clone().unwrap_or_default(),
-        effect: t.effect.as_deref().and_then(effect),
-    })
-    .collect()
+    spec.tolerations.iter().flatten().filter_map(toleration).collect()
+}
+
+fn toleration(t: &core::Toleration) -> Option<Toleration> {
+    let effect = match t.effect.as_deref() {
+        None | Some("") => None,
+        Some(text) => Some(effect(text)?),
+    };
+    let operator = match t.operator.as_deref() {
+        None | Some("" | "Equal") => TolerationOperator::Equal,
+        Some("Exists") => TolerationOperator::Exists,
+        Some("Lt") => TolerationOperator::Lt,
+        Some("Gt") => TolerationOperator::Gt,
+        Some(_) => return None,
+    };
+    let key = t.key.clone().filter(|key| !key.is_empty());
+    Some(Toleration { key, operator, value: t.value.clone().unwrap_or_default(), effect })
 }
 
 /// The required node affinity of a pod.
@@ -91,6 +101,20 @@ pub fn affinity(spec: &core::PodSpec) -> Vec<NodeSelectorTerm> {
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
         .map(|selector| selector.node_selector_terms.as_slice());
     terms.unwrap_or_default().iter().map(term).collect()
+}
+
+/// The preferred node affinity of a pod. Terms without a positive weight or without a requirement say nothing.
+pub fn preferences(spec: &core::PodSpec) -> Vec<Preference> {
+    let terms = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref());
+    let all = terms
+        .unwrap_or_default()
+        .iter()
+        .map(|wish| Preference { weight: wish.weight.max(0).unsigned_abs(), term: term(&wish.preference) });
+    all.filter(|wish| wish.weight > 0 && !wish.term.requirements.is_empty()).collect()
 }
 
 fn term(term: &core::NodeSelectorTerm) -> NodeSelectorTerm {
@@ -113,10 +137,71 @@ pub fn requirement(r: &core::NodeSelectorRequirement, field: bool) -> Requiremen
     Requirement { key: r.key.clone(), operator, values: values.unwrap_or_default(), field }
 }
 
+/// The required anti-affinity of a pod in a namespace: the pods that it keeps out of its domain. A selector of
+/// namespaces by their labels is taken to select every namespace, since namespaces are not watched: some pods are kept
+/// away that need not be, none comes where it may not.
+pub fn repels(namespace: &str, spec: &core::PodSpec) -> Vec<PodTerm> {
+    let terms = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.pod_anti_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_deref());
+    let of = |term: &core::PodAffinityTerm| {
+        let listed = term.namespaces.clone().unwrap_or_default();
+        let namespaces = match (&term.namespace_selector, listed.is_empty()) {
+            (Some(_), _) => None,
+            (None, true) => Some(vec![namespace.to_owned()]),
+            (None, false) => Some(listed),
+        };
+        // Without a selector a term selects no pod at all.
+        let requirements = label_requirements(term.label_selector.as_ref()?);
+        Some(PodTerm { namespaces, requirements, topology_key: term.topology_key.clone() })
+    };
+    terms.unwrap_or_default().iter().filter_map(of).collect()
+}
+
+fn label_requirements(selector: &LabelSelector) -> Vec<Requirement> {
+    let equal = selector.match_labels.iter().flatten();
+    let equal = equal.map(|(key, value)| Requirement::label_in(key, &[value]));
+    let others = selector.match_expressions.iter().flatten().map(|r| {
+        let (operator, values) = match r.operator.as_str() {
+            "NotIn" => (Operator::NotIn, r.values.clone()),
+            "Exists" => (Operator::Exists, None),
+            "DoesNotExist" => (Operator::DoesNotExist, None),
+            _ => (Operator::In, r.values.clone()),
+        };
+        Requirement { key: r.key.clone(), operator, values: values.unwrap_or_default(), field: false }
+    });
+    equal.chain(others).collect()
+}
+
+/// The host ports of a pod, counted like resources: those of containers and of sidecars. With the host's network
+/// every port of a container is one of the host, as the API server writes into pods.
+fn host_ports(spec: &core::PodSpec) -> Resources {
+    let shares_network = spec.host_network == Some(true);
+    let sidecars =
+        spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let mut all = Resources::default();
+    for port in spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten()) {
+        let number = match port.host_port.unwrap_or(0) {
+            0 if shares_network => port.container_port,
+            given => given,
+        };
+        if number > 0 {
+            let protocol = port.protocol.as_deref().filter(|p| !p.is_empty()).unwrap_or("TCP");
+            let address = port.host_ip.as_deref().unwrap_or_default();
+            for (name, amount) in resources::host_port(protocol, number, address) {
+                all.maximum(&Resources::of([(name.as_str(), amount)]));
+            }
+        }
+    }
+    all
+}
+
 /// What a pod requests, as kube-scheduler and the kubelet count it: the larger of the sum over containers (with
 /// sidecars) and the peak during initialisation, plus overhead; pod-level requests replace what they name.
 /// `allocated` gives what the kubelet has allocated to a container already, which counts where it is more.
-/// One of `pods` is included.
+/// One of `pods` is included, and so are host ports.
 ///
 /// # Errors
 /// The field and why it cannot be read.
@@ -156,6 +241,7 @@ pub fn pod_requests(
         let value = amount(name, quantity).map_err(|e| format!("spec.overhead[{name}]: {e}"))?;
         steady.add(&Resources::of([(name.as_str(), value)]));
     }
+    steady.add(&host_ports(spec));
     steady.set(resources::PODS, 1);
     Ok(steady)
 }

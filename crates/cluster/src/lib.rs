@@ -1,6 +1,8 @@
 //! From watch events to engine state, synchronously.
 //!
 //! ```text
+//!   Topology + nodes ──topology::status──▶ TopologyStatus
+//!   pod template ──template::review──▶ what is refused, what is noted
 //!   Node, Pod (k8s objects) ──convert──▶ model::Node, PodFacts ──┐
 //!   model::Gang with its plan ───────────────────────────────────┴─▶ Cluster ──Event──▶ Engine
 //! ```
@@ -11,6 +13,8 @@ pub mod convert;
 pub mod map;
 pub mod pods;
 mod state;
+pub mod template;
+pub mod topology;
 
 pub use pods::{PodEnd, PodFacts, PodPhase, Slot};
 pub use state::Cluster;

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1 as core;
 use muster_api::labels;
-use muster_model::{Millis, NodeName, ObjectKey, Resources, Uid, UnitId};
+use muster_model::{Millis, NodeName, ObjectKey, PodTerm, Resources, Uid, UnitId};
 use std::collections::BTreeMap;
 
 use crate::convert;
@@ -57,6 +57,8 @@ pub struct PodFacts {
     pub slot: Option<Slot>,
     /// What it uses on its node while not terminal (1 of `pods` included).
     pub requests: Resources,
+    /// Its required anti-affinity: pods that it keeps away while not terminal.
+    pub repels: Vec<PodTerm>,
     /// Phase.
     pub phase: PodPhase,
     /// It is being deleted.
@@ -122,6 +124,7 @@ impl PodFacts {
             gang: gang.map(|owner| Uid(owner.uid.clone())),
             slot: gang.and_then(|_| slot(meta.labels.as_ref()?)),
             requests,
+            repels: convert::repels(meta.namespace.as_deref().unwrap_or_default(), spec),
             phase,
             leaving: meta.deletion_timestamp.is_some(),
             admitted: status.start_time.is_some(),

@@ -60,6 +60,8 @@ pub struct Cluster {
     plans: BTreeMap<Uid, PlanIndex>,
     /// What the engine was told of each pod.
     told: BTreeMap<Uid, (NodeName, Resources)>,
+    /// Pods of which the engine was told that they keep others away.
+    repelling: BTreeSet<Uid>,
     /// Pods whose creation was asked for and that were not seen yet.
     expected: BTreeMap<ObjectKey, (NodeName, Resources)>,
 }
@@ -113,9 +115,7 @@ impl Cluster {
     /// being created included. A device is free again only when its old pod is gone or terminal.
     pub fn free_now(&self, name: &NodeName) -> Option<Resources> {
         let entry = self.nodes.get(name)?;
-        let mut free = entry.node.as_ref()?.allocatable.clone();
-        free.subtract(&entry.used);
-        Some(free)
+        Some(entry.node.as_ref()?.allocatable.left(&entry.used))
     }
 
     /// Counts a pod that is about to be created, until it is seen or [`Self::not_expected`].
@@ -149,12 +149,14 @@ impl Cluster {
         let uid = pod.uid.clone();
         self.pods.insert(uid.clone(), pod);
         self.tell(&uid);
+        self.tell_repels(&uid);
     }
 
     /// Forgets a pod.
     pub fn remove_pod(&mut self, uid: &Uid) -> Option<PodFacts> {
         let pod = self.forget(uid);
         self.tell(uid);
+        self.tell_repels(uid);
         pod
     }
 
@@ -256,6 +258,22 @@ impl Cluster {
             self.told.remove(uid);
             self.engine.apply(Event::UseGone { id });
         }
+    }
+
+    /// Tells the engine which pods a pod keeps away, if that changed. Pods of gangs keep none away: their templates are
+    /// refused.
+    fn tell_repels(&mut self, uid: &Uid) {
+        let live = self.pods.get(uid).filter(|pod| pod.gang.is_none() && !pod.terminal());
+        let now = live.and_then(|pod| Some((pod.node.clone()?, pod.repels.clone())));
+        let now = now.filter(|(_, terms)| !terms.is_empty());
+        if now.is_none() && !self.repelling.remove(uid) {
+            return;
+        }
+        let (node, terms) = now.unwrap_or_else(|| (NodeName::from(""), Vec::new()));
+        if !terms.is_empty() {
+            self.repelling.insert(uid.clone());
+        }
+        self.engine.apply(Event::Repels { id: uid.0.clone(), node, terms });
     }
 
     fn beyond_plan(&self, pod: &PodFacts) -> Option<(NodeName, Resources)> {

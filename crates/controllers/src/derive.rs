@@ -9,8 +9,9 @@ use muster_api::{
     AcceleratorClassSpec, GangOutcome, GangSpec, Launch, Outcome as JobOutcome, OutcomePolicy, PlacementRule,
     RoleSpec, TrainingJobSpec, UnitBounds,
 };
+use muster_cluster::template::{self, Review};
 use muster_lifecycle::parallelism::{self, Elastic, Parallelism, Rule, Rules, TrainingSpec};
-use muster_model::{Mode, Segment, topology::NVLINK_DOMAIN};
+use muster_model::{Mode, Reason, Segment, topology::NVLINK_DOMAIN};
 use std::fmt;
 
 use crate::core::World;
@@ -66,8 +67,22 @@ pub struct Derived {
     pub segments: Vec<Segment>,
 }
 
+/// What the job's pods ask that cannot be enforced, and what is only noted.
+pub fn review(spec: &TrainingJobSpec) -> Review {
+    template::review("spec.template.spec", &spec.template.spec.clone().unwrap_or_default())
+}
+
 /// Derives, and adds what is wrong to `problems`.
 pub fn derive(spec: &TrainingJobSpec, world: &World, problems: &mut Vec<Problem>) -> Option<Derived> {
+    let derived = numbers(spec, world, problems);
+    problems.extend(review(spec).refused.into_iter().filter_map(|reason| match reason {
+        Reason::Invalid { field, message, remedy } => Some(Problem { field, message, remedy }),
+        _ => None,
+    }));
+    derived
+}
+
+fn numbers(spec: &TrainingJobSpec, world: &World, problems: &mut Vec<Problem>) -> Option<Derived> {
     let classes = classes(spec, world, problems)?;
     let per_pod = spec.accelerator.per_pod.or_else(|| {
         // Pods must fit the smallest of the allowed nodes.

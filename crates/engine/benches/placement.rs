@@ -12,8 +12,8 @@
 
 use muster_engine::{Decision, Engine, Event};
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, Resources, Role, Segment, Topology, Uid,
-    Within, plan::Placement,
+    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, PodTraits, Resources, Role, Segment,
+    Topology, Uid, Within, plan::Placement,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -146,6 +146,7 @@ fn gang(name: String, pods: u32, devices: u32, segments: Vec<Segment>) -> Gang {
             node_selector: BTreeMap::new(),
             affinity: Vec::new(),
             tolerations: Vec::new(),
+            traits: PodTraits::default(),
             pods_per_unit: pods,
             min: 1,
             max: 1,

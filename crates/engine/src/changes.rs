@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   refused gang ─┬▶ free room where least is missing ─┐
+//!                 ├▶ another accelerator class          │
 //!                 ├▶ fewer units                       ├─ placed? ─▶ named, cheapest first
 //!                 └▶ a rule further out, or Preferred  ┘
 //! ```
 
-use muster_model::{DomainMiss, Gang, Mode, Reason, Role, Segment, reason::NodeRefusal};
+use muster_model::{AcceleratorClass, DomainMiss, Gang, Mode, Reason, Role, Segment, reason::NodeRefusal};
 use std::fmt;
 
 use crate::{
@@ -29,6 +30,11 @@ pub enum Change {
         pods: u32,
         /// Where.
         domains: Vec<DomainMiss>,
+    },
+    /// Allow another accelerator class.
+    Class {
+        /// Its name.
+        class: String,
     },
     /// Be content with fewer units.
     Fewer {
@@ -60,6 +66,7 @@ impl fmt::Display for Change {
                 let names: Vec<&str> = domains.iter().map(|miss| miss.domain.as_str()).collect();
                 write!(f, "free room for {pods} more {role} pods in {}", names.join(", "))
             }
+            Self::Class { class } => write!(f, "allow accelerator class {class}"),
             Self::Fewer { role, min } => write!(f, "lower the minimum of {role} to {min} units"),
             Self::Widen { field, from, to } => write!(f, "set {field} to {to} instead of {from}"),
             Self::Prefer { field } => write!(f, "set {field} to Preferred"),
@@ -80,12 +87,19 @@ impl Engine {
     /// Explains why a gang cannot be placed now; `None` if it can. Nothing is held, and its state is ignored. Slower
     /// than a decision: every change is tried.
     pub fn explain(&mut self, gang: &Gang) -> Option<Explanation> {
+        self.explain_among(gang, &[])
+    }
+
+    /// As [`Self::explain`]; `classes` are those that the cluster knows, of which the gang may be advised to allow
+    /// one more.
+    pub fn explain_among(&mut self, gang: &Gang, classes: &[AcceleratorClass]) -> Option<Explanation> {
         let reason = place::place(&mut self.cluster, &Request::fresh(gang)).err()?;
         let mut changes = Vec::new();
         if let Reason::InsufficientCapacity { role, .. } = &reason {
             changes.extend(freed(&mut self.cluster, gang, role));
         }
         if !matches!(reason, Reason::Invalid { .. }) {
+            changes.extend(other_class(&mut self.cluster, gang, classes));
             changes.extend(fewer(&mut self.cluster, gang));
             changes.extend(relaxed(&mut self.cluster, gang));
         }
@@ -97,11 +111,32 @@ fn runs(cluster: &mut Cluster, gang: &Gang) -> bool {
     place::place(cluster, &Request::fresh(gang)).is_ok()
 }
 
-/// The least room to free, on the first class: in the domains that lack least for the blocks still missing.
+/// The first other class on which the gang runs now.
+fn other_class(cluster: &mut Cluster, gang: &Gang, classes: &[AcceleratorClass]) -> Option<Change> {
+    if gang.roles.iter().all(|role| role.devices == 0) {
+        return None;
+    }
+    let others = classes.iter().filter(|class| gang.classes.iter().all(|own| own.name != class.name));
+    let on = |class: &AcceleratorClass| Gang { classes: vec![class.clone()], ..gang.clone() };
+    let class = others.into_iter().find(|class| runs(cluster, &on(class)))?;
+    Some(Change::Class { class: class.name.clone() })
+}
+
+/// The least room to free, of all classes: in the domains that lack least for the blocks still missing.
 fn freed(cluster: &mut Cluster, gang: &Gang, role: &str) -> Option<Change> {
     let index = gang.roles.iter().position(|r| r.name == role)?;
     let prepared = problem::prepare(cluster, gang, None).ok()?;
-    let on = prepared.classes.first()?;
+    let all = prepared.classes.iter().filter_map(|on| freed_on(cluster, gang, index, on));
+    all.min_by_key(|(pods, _)| *pods).map(|(_, change)| change)
+}
+
+/// The least room to free on one class, and how many pods' worth it is.
+fn freed_on(
+    cluster: &mut Cluster,
+    gang: &Gang,
+    index: usize,
+    on: &problem::OnClass,
+) -> Option<(u32, Change)> {
     let of = &on.spec.roles[index];
     // Of the Required rules the innermost decides where room must be freed; without one, anywhere will do.
     let seg = of.segments.iter().find(|seg| seg.required);
@@ -141,7 +176,8 @@ fn freed(cluster: &mut Cluster, gang: &Gang, role: &str) -> Option<Change> {
         cluster.lend(&lent, &request, 1);
         enough
     });
-    enough.then(|| Change::Free { role: role.to_owned(), pods: lent.len() as u32, domains })
+    let pods = lent.len() as u32;
+    enough.then(|| (pods, Change::Free { role: gang.roles[index].name.clone(), pods, domains }))
 }
 
 fn problem_of<'a>(cluster: &'a Cluster, gang: &'a Gang, on: &'a problem::OnClass) -> Problem<'a> {

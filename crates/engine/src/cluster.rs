@@ -6,11 +6,12 @@
 //!
 //! Resource names are interned to columns, so that a fit is a handful of integer divisions.
 
-use muster_model::{Node, NodeName, Resources, Topology};
+use muster_model::{Node, NodeName, PodTerm, Resources, TaintEffect, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     index::{ChainId, ChainKey, Index, ShapeId, ShapeKey},
+    repulsion::{Repulsion, TermId},
     tree::{DomainId, Slot, Tree},
 };
 
@@ -26,6 +27,8 @@ pub struct NodeState {
     pub facts: Option<Node>,
     /// Its leaf domain, if its facts are known.
     pub leaf: Option<DomainId>,
+    /// Terms of pods' anti-affinity that are in force on it, of those that some shape names.
+    pub repelled: Vec<TermId>,
     /// Allocatable, by column.
     allocatable: Vec<i64>,
     /// Used, by column.
@@ -59,10 +62,15 @@ pub struct Cluster {
     /// The topology tree.
     pub tree: Tree,
     columns: BTreeMap<String, usize>,
+    /// Columns of which every node has some without listing it: the host ports that gangs ask for.
+    implied: Vec<(usize, i64)>,
     pub(crate) nodes: Vec<Option<NodeState>>,
     vacant: Vec<Slot>,
     by_name: BTreeMap<NodeName, Slot>,
     uses: BTreeMap<String, (Slot, Resources)>,
+    repulsion: Repulsion,
+    /// Nodes with a taint that only asks to be avoided.
+    pub soft_taints: usize,
     /// How many pods fit where.
     pub index: Index,
 }
@@ -93,7 +101,23 @@ impl Cluster {
         }
         let column = self.columns.len();
         self.columns.insert(name.to_owned(), column);
+        if let Some(amount) = Resources::implied(name) {
+            self.imply(name, column, amount);
+        }
         column
+    }
+
+    /// A gang asks for something that every node has: what others use of it counts from now on.
+    fn imply(&mut self, name: &str, column: usize, amount: i64) {
+        self.implied.push((column, amount));
+        for node in self.nodes.iter_mut().flatten().filter(|node| node.facts.is_some()) {
+            *cell(&mut node.allocatable, column) = amount;
+        }
+        for (slot, requests) in self.uses.values() {
+            if let Some(node) = self.nodes[*slot].as_mut() {
+                *cell(&mut node.used, column) += requests.get(name);
+            }
+        }
     }
 
     /// What a node has left of a resource.
@@ -106,6 +130,15 @@ impl Cluster {
         resources.0.iter().map(|(name, amount)| (self.column(name), *amount)).collect()
     }
 
+    /// Amounts by column of what is in no plan. Host ports that no gang asks for are left out: there may be many.
+    fn foreign_amounts(&mut self, resources: &Resources) -> Amounts {
+        let column = |(name, amount): (&String, &i64)| {
+            let known = self.columns.contains_key(name) || Resources::implied(name).is_none();
+            known.then(|| (self.column(name), *amount))
+        };
+        resources.0.iter().filter_map(column).collect()
+    }
+
     /// Slot of a node, known or not yet.
     pub fn slot_or_new(&mut self, name: &NodeName) -> Slot {
         if let Some(slot) = self.by_name.get(name) {
@@ -115,6 +148,7 @@ impl Cluster {
             name: name.clone(),
             facts: None,
             leaf: None,
+            repelled: Vec::new(),
             allocatable: Vec::new(),
             used: Vec::new(),
             users: 0,
@@ -174,25 +208,30 @@ impl Cluster {
         }
     }
 
-    /// A node appeared or changed.
-    pub fn set_node(&mut self, facts: &Node) {
+    /// A node appeared or changed. Returns whether it is new or its labels changed: then it may have moved in the tree.
+    pub fn set_node(&mut self, facts: &Node) -> bool {
         let slot = self.slot_or_new(&facts.name);
         let allocatable = self.amounts(&facts.allocatable);
-        let Some(node) = self.nodes[slot].as_mut() else { return };
+        let Some(node) = self.nodes[slot].as_mut() else { return false };
         if node.facts.as_ref() == Some(facts) {
-            return;
+            return false;
         }
         let old = node.facts.replace(facts.clone());
+        self.soft_taints = self.soft_taints + usize::from(is_soft(facts))
+            - old.as_ref().map_or(0, |old| usize::from(is_soft(old)));
         node.allocatable.iter_mut().for_each(|amount| *amount = 0);
-        for (column, amount) in allocatable {
+        for (column, amount) in self.implied.iter().copied().chain(allocatable) {
             *cell(&mut node.allocatable, column) = amount;
         }
-        if old.as_ref().is_none_or(|old| old.labels != facts.labels) {
+        let moved = old.as_ref().is_none_or(|old| old.labels != facts.labels);
+        if moved {
+            self.repulsion.nodes_changed();
             self.relabel(slot, old.as_ref(), facts);
         }
         if let Some(node) = self.nodes[slot].as_ref() {
             self.index.admit(&self.tree, slot, node);
         }
+        moved
     }
 
     /// Moves a node to where its labels say.
@@ -220,7 +259,11 @@ impl Cluster {
             self.tree.remove(slot, leaf);
         }
         node.allocatable.clear();
-        if let Some(old) = node.facts.take()
+        node.repelled.clear();
+        self.repulsion.nodes_changed();
+        let old = node.facts.take();
+        self.soft_taints -= old.as_ref().map_or(0, |old| usize::from(is_soft(old)));
+        if let Some(old) = old
             && self.tree.count_labels(&old.labels, false)
         {
             self.replace_all();
@@ -231,9 +274,13 @@ impl Cluster {
     /// Adds (`sign` 1) or takes away (−1) use of nodes, the same on each.
     pub fn charge(&mut self, slots: &[Slot], requests: &Resources, sign: i64) {
         let amounts = self.amounts(requests);
+        self.charge_amounts(slots, &amounts, sign);
+    }
+
+    fn charge_amounts(&mut self, slots: &[Slot], amounts: &Amounts, sign: i64) {
         for slot in slots {
             let Some(node) = self.nodes[*slot].as_mut() else { continue };
-            for (column, amount) in &amounts {
+            for (column, amount) in amounts {
                 let used = cell(&mut node.used, *column);
                 *used = used.saturating_add(amount.saturating_mul(sign));
             }
@@ -265,7 +312,8 @@ impl Cluster {
             return;
         }
         // The new use first: the node's slot is not forgotten in between.
-        self.charge(&[slot], &requests, 1);
+        let amounts = self.foreign_amounts(&requests);
+        self.charge_amounts(&[slot], &amounts, 1);
         self.end_use(&id);
         self.uses.insert(id, (slot, requests));
     }
@@ -273,7 +321,51 @@ impl Cluster {
     /// Foreign use ended.
     pub fn end_use(&mut self, id: &str) {
         if let Some((slot, requests)) = self.uses.remove(id) {
-            self.charge(&[slot], &requests, -1);
+            let amounts = self.foreign_amounts(&requests);
+            self.charge_amounts(&[slot], &amounts, -1);
+        }
+    }
+
+    /// A pod that is in no plan keeps others away by these terms; none ends it.
+    pub fn set_repels(&mut self, id: String, node: NodeName, terms: Vec<PodTerm>) {
+        if self.repulsion.set(id, node, terms) {
+            // A term that was not known may select pods of any gang: their shapes are told anew.
+            self.index.clear();
+        }
+    }
+
+    /// The terms that keep a pod with these labels away, to be part of its shape.
+    pub fn repelling(&mut self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<TermId> {
+        let ids = self.repulsion.selecting(namespace, labels);
+        self.settle();
+        ids
+    }
+
+    /// Brings up to date which terms are in force on which node.
+    pub fn settle(&mut self) {
+        if !self.repulsion.take_stale() {
+            return;
+        }
+        let facts = |name: &NodeName| {
+            let slot = self.by_name.get(name)?;
+            self.nodes[*slot].as_ref()?.facts.as_ref()
+        };
+        let domains = self.repulsion.domains(facts);
+        let mut changed: Vec<(Slot, Vec<TermId>)> = Vec::new();
+        for (slot, node, facts) in self.nodes() {
+            let holds = |(_, key, value): &&(TermId, &str, &str)| {
+                facts.labels.get(*key).is_some_and(|label| label == value)
+            };
+            let repelled: Vec<TermId> = domains.iter().filter(holds).map(|(id, ..)| *id).collect();
+            if repelled != node.repelled {
+                changed.push((slot, repelled));
+            }
+        }
+        for (slot, repelled) in changed {
+            if let Some(node) = self.nodes[slot].as_mut() {
+                node.repelled = repelled;
+                self.index.admit(&self.tree, slot, node);
+            }
         }
     }
 
@@ -319,6 +411,11 @@ impl Cluster {
         }
         self.index.quiet = quiet;
     }
+}
+
+/// Whether a taint of the node asks pods to stay away without forbidding it.
+fn is_soft(facts: &Node) -> bool {
+    facts.taints.iter().any(|taint| taint.effect == TaintEffect::PreferNoSchedule)
 }
 
 fn cell(amounts: &mut Vec<i64>, column: usize) -> &mut i64 {

@@ -58,6 +58,8 @@ impl Record {
 pub struct Gangs {
     records: BTreeMap<ObjectKey, Record>,
     waiting: BTreeSet<Rank>,
+    /// Nodes came, went or moved: what gangs keep may lie elsewhere in the tree, though no room was made.
+    moved: bool,
 }
 
 fn rank(gang: &Gang) -> Rank {
@@ -97,6 +99,25 @@ impl Gangs {
         }
     }
 
+    /// A node came, went or moved in the tree.
+    pub fn nodes_moved(&mut self) {
+        self.moved = true;
+    }
+
+    /// After nodes moved, gangs that keep some of their units are asked again.
+    fn reconsider(&mut self) {
+        if !std::mem::take(&mut self.moved) {
+            return;
+        }
+        for (.., key) in &self.waiting {
+            if let Some(record) = self.records.get_mut(key)
+                && matches!(record.gang.state, GangState::Replan { .. })
+            {
+                record.refused_at = None;
+            }
+        }
+    }
+
     /// All gangs with what they hold.
     pub fn holders(&self) -> impl Iterator<Item = (&ObjectKey, &Holdings)> {
         self.records.iter().map(|(key, record)| (key, &record.held))
@@ -104,7 +125,9 @@ impl Gangs {
 
     /// Looks at up to `limit` gangs that wait and were not refused since anything changed that could help them.
     pub fn decide(&mut self, cluster: &mut Cluster, limit: usize) -> Vec<Decision> {
+        cluster.settle();
         cluster.sync_all();
+        self.reconsider();
         let ranks: Vec<Rank> = self
             .waiting
             .iter()

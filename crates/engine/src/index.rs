@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     cluster::{Amounts, NodeState},
+    repulsion::TermId,
     tree::{DomainId, Slot, Tree},
 };
 
@@ -47,17 +48,25 @@ pub struct ShapeKey {
     pub affinity: Vec<NodeSelectorTerm>,
     /// Tolerations.
     pub tolerations: Vec<Toleration>,
+    /// Terms of other pods' anti-affinity that select these pods.
+    pub repelled_by: Vec<TermId>,
 }
 
 impl ShapeKey {
     /// The shape of a role's pods on a class.
-    pub fn new(role: &Role, class: Option<&AcceleratorClass>, request: Amounts) -> Self {
+    pub fn new(
+        role: &Role,
+        class: Option<&AcceleratorClass>,
+        request: Amounts,
+        repelled_by: Vec<TermId>,
+    ) -> Self {
         Self {
             request,
             class: class.filter(|_| role.devices > 0).cloned(),
             selector: role.node_selector.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
             affinity: role.affinity.clone(),
             tolerations: role.tolerations.clone(),
+            repelled_by,
         }
     }
 
@@ -90,7 +99,11 @@ impl ShapeKey {
         } else {
             None
         };
-        let refusal = transient.or(lasting).or((empty == 0).then_some(NodeRefusal::TooSmall));
+        let repelled = || self.repelled_by.iter().any(|term| node.repelled.contains(term));
+        let refusal = transient
+            .or(lasting)
+            .or((empty == 0).then_some(NodeRefusal::TooSmall))
+            .or_else(|| repelled().then_some(NodeRefusal::Repelled));
         let mut cell = Cell { fit: 0, empty, refusal, blocked: refusal.is_some() };
         self.refresh(&mut cell, node);
         cell

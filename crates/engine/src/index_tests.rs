@@ -1,6 +1,6 @@
 //! The index after any sequence of changes equals the index built from scratch.
 
-use muster_model::{Node, NodeName, Resources, Uid};
+use muster_model::{Node, NodeName, PodTerm, Requirement, Resources, Uid};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -87,6 +87,7 @@ fn look_up(cluster: &mut Cluster) -> Vec<(usize, usize)> {
                 selector: Vec::new(),
                 affinity: Vec::new(),
                 tolerations: Vec::new(),
+                repelled_by: Vec::new(),
             };
             let shape = cluster.shape(&key);
             let mut ratios = vec![1; cluster.tree.leaf_depth() + 1];
@@ -124,7 +125,21 @@ fn dump(cluster: &mut Cluster) -> BTreeMap<String, Vec<u64>> {
     all
 }
 
+/// How many cases; `PROPTEST_CASES` replaces it.
+const CASES: u32 = 10_000;
+
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() {
+        default
+    } else {
+        ProptestConfig { cases: CASES, ..default }
+    }
+}
+
 proptest! {
+    #![proptest_config(config())]
+
     #[test]
     fn incremental_equals_rebuilt(changes in prop::collection::vec(change(), 1..60)) {
         let mut engine = Engine::new();
@@ -140,5 +155,91 @@ proptest! {
         engine.cluster.index.clear();
         let rebuilt = dump(&mut engine.cluster);
         prop_assert_eq!(incremental, rebuilt);
+    }
+
+    #[test]
+    fn anti_affinity_is_in_force_where_its_pods_are(
+        watched_early in any::<bool>(),
+        changes in prop::collection::vec(repelling_change(), 1..40),
+    ) {
+        let mut cluster = Cluster::default();
+        let labels = BTreeMap::from([("app".to_owned(), "train".to_owned())]);
+        if watched_early {
+            cluster.repelling("ns", &labels);
+        }
+        let mut nodes: BTreeMap<usize, Option<u8>> = BTreeMap::new();
+        let mut pods: BTreeMap<u8, (usize, bool)> = BTreeMap::new();
+        for change in changes {
+            match change {
+                Repelling::Node { node, rack } => {
+                    nodes.insert(node, rack);
+                    let rack = rack.map(|rack| (KEY.to_owned(), rack.to_string()));
+                    let labels = rack.into_iter().collect();
+                    cluster.set_node(&Node { labels, ..bare(node) });
+                }
+                Repelling::Gone(node) => {
+                    nodes.remove(&node);
+                    cluster.remove_node(&name(node));
+                }
+                Repelling::Pod { id, node, selects } => {
+                    pods.insert(id, (node, selects));
+                    cluster.set_repels(id.to_string(), name(node), vec![term(selects)]);
+                }
+                Repelling::PodGone(id) => {
+                    pods.remove(&id);
+                    cluster.set_repels(id.to_string(), name(0), Vec::new());
+                }
+            }
+            let ids = cluster.repelling("ns", &labels);
+            for (node, rack) in &nodes {
+                let expected = rack.is_some()
+                    && pods.values().any(|(at, selects)| *selects && nodes.get(at).is_some_and(|r| r == rack));
+                let slot = cluster.slot(name(*node).as_str()).expect("a node");
+                let state = cluster.node(slot).expect("a node");
+                prop_assert_eq!(state.repelled.iter().any(|id| ids.contains(id)), expected, "node {}", node);
+            }
+        }
+    }
+}
+
+/// The label whose value names the domain of a term.
+const KEY: &str = "rack";
+
+#[derive(Clone, Debug)]
+enum Repelling {
+    Node { node: usize, rack: Option<u8> },
+    Gone(usize),
+    Pod { id: u8, node: usize, selects: bool },
+    PodGone(u8),
+}
+
+fn repelling_change() -> impl Strategy<Value = Repelling> {
+    let node = 0..5_usize;
+    prop_oneof![
+        (node.clone(), prop::option::of(0..2_u8)).prop_map(|(node, rack)| Repelling::Node { node, rack }),
+        node.clone().prop_map(Repelling::Gone),
+        (0..4_u8, node, any::<bool>()).prop_map(|(id, node, selects)| Repelling::Pod { id, node, selects }),
+        (0..4_u8).prop_map(Repelling::PodGone),
+    ]
+}
+
+fn term(selects: bool) -> PodTerm {
+    let app = if selects { "train" } else { "other" };
+    PodTerm {
+        namespaces: None,
+        requirements: vec![Requirement::label_in("app", &[app])],
+        topology_key: KEY.to_owned(),
+    }
+}
+
+fn bare(node: usize) -> Node {
+    Node {
+        name: name(node),
+        uid: Uid::default(),
+        labels: BTreeMap::new(),
+        taints: Vec::new(),
+        allocatable: Resources::default(),
+        ready: true,
+        cordoned: false,
     }
 }

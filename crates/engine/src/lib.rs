@@ -40,6 +40,7 @@ mod occupancy;
 mod place;
 mod problem;
 mod replan;
+mod repulsion;
 mod search;
 mod solve;
 mod spares;
@@ -48,7 +49,7 @@ mod tree;
 mod trial;
 
 use muster_model::{
-    Gang, Millis, Node, NodeName, ObjectKey, Reason, Resources, Topology, Uid, plan::Placement,
+    Gang, Millis, Node, NodeName, ObjectKey, PodTerm, Reason, Resources, Topology, Uid, plan::Placement,
 };
 
 pub use changes::{Change, Explanation};
@@ -85,6 +86,15 @@ pub enum Event {
     UseGone {
         /// Identity as given in `Use`.
         id: String,
+    },
+    /// A pod that is in no gang's plan keeps pods away by required anti-affinity; no terms end it.
+    Repels {
+        /// Identity of the pod.
+        id: String,
+        /// Node it is on (the node need not be known yet).
+        node: NodeName,
+        /// Its terms.
+        terms: Vec<PodTerm>,
     },
     /// A gang appeared or changed (its plan included).
     Gang(Gang),
@@ -147,10 +157,18 @@ impl Engine {
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Topology(topology) => self.cluster.set_topology(topology),
-            Event::Node(node) => self.cluster.set_node(&node),
-            Event::NodeGone(name) => self.cluster.remove_node(&name),
+            Event::Node(node) => {
+                if self.cluster.set_node(&node) {
+                    self.gangs.nodes_moved();
+                }
+            }
+            Event::NodeGone(name) => {
+                self.cluster.remove_node(&name);
+                self.gangs.nodes_moved();
+            }
             Event::Use { id, node, requests } => self.cluster.set_use(id, &node, requests),
             Event::UseGone { id } => self.cluster.end_use(&id),
+            Event::Repels { id, node, terms } => self.cluster.set_repels(id, node, terms),
             Event::Gang(gang) => self.gangs.set(&mut self.cluster, gang),
             Event::GangGone(key) => self.gangs.remove(&mut self.cluster, &key),
         }

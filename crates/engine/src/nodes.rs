@@ -1,5 +1,7 @@
 //! The last step down: which nodes of a leaf domain hold the pods that were given to it.
 
+use muster_model::{Taint, TaintEffect};
+
 use crate::{
     forest,
     problem::Problem,
@@ -19,17 +21,35 @@ pub fn chunk(problem: &Problem<'_>) -> u64 {
 /// Room for pods of the first role on a leaf domain's nodes, in whole blocks of `chunk`; most first.
 pub fn by_room(problem: &Problem<'_>, leaf: DomainId, chunk: u64) -> Vec<(u64, Slot)> {
     let shape = problem.on.ids[0].shape;
-    let mut rooms: Vec<(u64, Slot)> = problem
-        .cluster
-        .tree
-        .domain(leaf)
-        .nodes
+    let nodes = &problem.cluster.tree.domain(leaf).nodes;
+    let rooms = nodes
         .iter()
-        .map(|slot| (u64::from(problem.cluster.index.cell(shape, *slot).fit) / chunk * chunk, *slot))
-        .filter(|(room, _)| *room > 0)
-        .collect();
-    rooms.sort_by_key(|(room, slot)| (std::cmp::Reverse(*room), *slot));
+        .map(|slot| (u64::from(problem.cluster.index.cell(shape, *slot).fit) / chunk * chunk, *slot));
+    let mut rooms: Vec<(u64, Slot)> = rooms.filter(|(room, _)| *room > 0).collect();
+    if has_wishes(problem) {
+        rooms.sort_by_cached_key(|(room, slot)| (std::cmp::Reverse(*room), malus(problem, *slot), *slot));
+    } else {
+        rooms.sort_by_key(|(room, slot)| (std::cmp::Reverse(*room), *slot));
+    }
     rooms
+}
+
+/// Whether nodes that are equally good otherwise may differ in what the first role wishes for.
+fn has_wishes(problem: &Problem<'_>) -> bool {
+    problem.cluster.soft_taints > 0 || !problem.gang.roles[0].traits.preferred.is_empty()
+}
+
+/// What speaks against a node for pods of the first role without forbidding it: the weight of preferred node affinity
+/// that it lacks, then the taints that it would rather not have tolerated.
+fn malus(problem: &Problem<'_>, slot: Slot) -> (u64, usize) {
+    let Some(facts) = problem.cluster.node(slot).and_then(|node| node.facts.as_ref()) else { return (0, 0) };
+    let role = &problem.gang.roles[0];
+    let lacks =
+        role.traits.preferred.iter().filter(|wish| !wish.term.matches(facts.name.as_str(), &facts.labels));
+    let repels = |taint: &&Taint| {
+        taint.effect == TaintEffect::PreferNoSchedule && !role.tolerations.iter().any(|t| t.tolerates(taint))
+    };
+    (lacks.map(|wish| u64::from(wish.weight)).sum(), facts.taints.iter().filter(repels).count())
 }
 
 /// Puts pods of the first role on nodes of a leaf domain: the fewest nodes, and of those rather the fuller ones.
@@ -39,7 +59,15 @@ pub fn choose(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> V
         let shape = problem.on.ids[0].shape;
         let holds = |slot: &&Slot| u64::from(index.cell(shape, **slot).fit) >= chunk;
         let nodes = problem.cluster.tree.domain(leaf).nodes.iter().filter(holds);
-        return nodes.take((pods / chunk) as usize).map(|slot| (*slot, chunk as u32)).collect();
+        let blocks = (pods / chunk) as usize;
+        if !has_wishes(problem) {
+            return nodes.take(blocks).map(|slot| (*slot, chunk as u32)).collect();
+        }
+        let mut best: Vec<Slot> = nodes.copied().collect();
+        best.sort_by_cached_key(|slot| (malus(problem, *slot), *slot));
+        best.truncate(blocks);
+        best.sort_unstable();
+        return best.into_iter().map(|slot| (slot, chunk as u32)).collect();
     }
     let mut chosen: Vec<(Slot, u32)> = tightest(&by_room(problem, leaf, chunk), pods)
         .into_iter()

@@ -60,7 +60,9 @@ pub fn prepare(cluster: &mut Cluster, gang: &Gang, order: Option<&[Objective]>) 
         let mut ids = Vec::with_capacity(gang.roles.len());
         for (role, of) in spec.roles.iter_mut().zip(&gang.roles) {
             role.request = cluster.amounts(&of.pod_requests(accelerator));
-            let shape = cluster.shape(&ShapeKey::new(of, accelerator, role.request.clone()));
+            let repelled_by = cluster.repelling(&gang.key.namespace, &of.traits.labels);
+            let key = ShapeKey::new(of, accelerator, role.request.clone(), repelled_by);
+            let shape = cluster.shape(&key);
             let loose = cluster.chain(&chain_key(&cluster.tree, shape, role, false));
             let strict = cluster.chain(&chain_key(&cluster.tree, shape, role, true));
             ids.push(RoleIds { shape, loose, strict });

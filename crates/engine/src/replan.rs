@@ -153,6 +153,11 @@ fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<Unit
             .collect(),
     };
     let spec = spec::compile(&cluster.tree, &part, None).ok()?;
+    let kept: usize = stay.iter().map(|unit| unit.placed.nodes.len()).sum();
+    if spec.within > 0 && homes.len() < kept {
+        // Where a node that is gone lay is not known, so nothing can be said to lie together with it.
+        return None;
+    }
     let within = if homes.is_empty() { 0 } else { spec.within };
     // Beside survivors the span is that of the domain tried, not that of the new pods alone.
     let order: Vec<Objective> = spec

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{gang_of, node_at, role_of};
+use common::{class_of, gang_of, node_at, role_of};
 use muster_engine::{Change, Engine, Event};
 use muster_model::{Gang, Mode, Reason, Resources, Role, Segment, Within};
 
@@ -89,4 +89,115 @@ fn nothing_to_explain_and_nothing_to_mend() {
     let invalid = engine(&[]).explain(&gang(2, 1, 1, &[(2, "Row")])).expect("it cannot be placed");
     assert!(matches!(invalid.reason, Reason::Invalid { .. }));
     assert_eq!(invalid.changes, []);
+}
+
+/// What a change is, so that a table can tell that none is missing. A new change does not compile until it is here.
+fn kind(change: &Change) -> &'static str {
+    match change {
+        Change::Free { .. } => "free",
+        Change::Class { .. } => "class",
+        Change::Fewer { .. } => "fewer",
+        Change::Widen { .. } => "widen",
+        Change::Prefer { .. } => "prefer",
+    }
+}
+
+/// Two racks of two 8-GPU nodes of class h100 in one block, one node of each in use; one rack of two of class h200.
+fn two_classes() -> Engine {
+    let mut engine = Engine::new();
+    for (name, rack, class) in [
+        ("a0", "r0", "h100"),
+        ("a1", "r0", "h100"),
+        ("b0", "r1", "h100"),
+        ("b1", "r1", "h100"),
+        ("x0", "r2", "h200"),
+        ("x1", "r2", "h200"),
+    ] {
+        let labels = [
+            ("network.topology.nvidia.com/spine", "b0"),
+            ("network.topology.nvidia.com/leaf", rack),
+            ("gpu", class),
+        ];
+        let room = Resources::of([("nvidia.com/gpu", 8), ("cpu", 64_000), ("pods", 10)]);
+        engine.apply(Event::Node(node_at(name, labels, room)));
+    }
+    for node in ["a0", "b0"] {
+        let requests = Resources::of([("nvidia.com/gpu", 8), ("pods", 1)]);
+        engine.apply(Event::Use { id: node.into(), node: node.into(), requests });
+    }
+    engine
+}
+
+#[test]
+fn every_kind_of_change_is_named_where_it_alone_suffices() {
+    let worker = |pods: u32, min: u32, level: Option<&str>| {
+        let segments = level.map(|level| Segment { pods, level: level.into(), mode: Mode::Required });
+        let role = Role {
+            devices: 8,
+            segments: segments.into_iter().collect(),
+            ..role_of("w", Resources::default(), pods, min, min)
+        };
+        Gang { classes: vec![class_of("h100")], ..gang_of("g", vec![role]) }
+    };
+    let within = |level: &str| {
+        let within = Some(Within { level: level.into(), mode: Mode::Required });
+        Gang { within, ..worker(1, 2, None) }
+    };
+    let table: [(Gang, &[&str]); 5] = [
+        // Two free nodes in two racks.
+        (worker(2, 1, Some("Rack")), &["free", "class", "widen", "prefer"]),
+        (within("Rack"), &["free", "class", "fewer", "widen", "prefer"]),
+        // Four nodes of the class, two free.
+        (worker(1, 3, None), &["free", "fewer"]),
+        // More than the cluster has.
+        (worker(1, 5, None), &["fewer"]),
+        // No rack is so large; the block is, but is in use.
+        (worker(3, 1, Some("Rack")), &[]),
+    ];
+    let classes = [class_of("h100"), class_of("b200"), class_of("h200")];
+    let mut seen = std::collections::BTreeSet::new();
+    for (asked, expected) in table {
+        let mut engine = two_classes();
+        let before = engine.occupancy();
+        let changes = engine.explain_among(&asked, &classes).expect("it cannot be placed").changes;
+        assert_eq!(engine.occupancy(), before, "explaining changes nothing");
+        let kinds: Vec<&str> = changes.iter().map(kind).collect();
+        assert_eq!(kinds, expected, "{changes:?}");
+        seen.extend(kinds);
+        for change in &changes {
+            let runs = match change {
+                // Each change is made, and the gang runs.
+                Change::Class { class } => {
+                    assert_eq!(class, "h200");
+                    engine.explain(&Gang { classes: vec![class_of(class)], ..asked.clone() }).is_none()
+                }
+                Change::Fewer { min, .. } => {
+                    let role = Role { min: *min, ..asked.roles[0].clone() };
+                    engine.explain(&Gang { roles: vec![role], ..asked.clone() }).is_none()
+                }
+                _ => continue,
+            };
+            assert!(runs, "{change}");
+        }
+    }
+    assert_eq!(seen.len(), 5, "{seen:?}");
+}
+
+#[test]
+fn the_class_on_which_least_must_be_freed_decides_where() {
+    let mut engine = two_classes();
+    let requests = Resources::of([("nvidia.com/gpu", 8), ("pods", 1)]);
+    for node in ["a1", "x0"] {
+        engine.apply(Event::Use { id: node.into(), node: node.into(), requests: requests.clone() });
+    }
+    let role = Role { devices: 8, ..role_of("w", Resources::default(), 2, 1, 1) };
+    let within = Some(Within { level: "Rack".into(), mode: Mode::Required });
+    // Of class h100 rack r1 has one free node, of class h200 rack r2 has one.
+    let asked =
+        Gang { classes: vec![class_of("h100"), class_of("h200")], within, ..gang_of("g", vec![role]) };
+    let changes = engine.explain(&asked).expect("it cannot be placed").changes;
+    assert_eq!(changes[0].to_string(), "free room for 1 more w pods in b0/b0/b0/r1");
+    engine.apply(Event::Use { id: "b1".into(), node: "b1".into(), requests });
+    let changes = engine.explain(&asked).expect("it cannot be placed").changes;
+    assert_eq!(changes[0].to_string(), "free room for 1 more w pods in b0/b0/b0/r2");
 }

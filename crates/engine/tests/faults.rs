@@ -1,9 +1,25 @@
 //! Classes of fault that users of other gang schedulers report, each as a test that it cannot happen here.
+//!
+//! | class | fault | test |
+//! | --- | --- | --- |
+//! | topology | the rule of a subgroup is ignored | `the_rule_of_a_part_is_kept_inside_the_rule_of_the_whole` |
+//! | topology | two soft rules, of the job and of its parts, spread the job | `a_soft_rule_for_the_gang_and_one_for_its_parts_do_not_spread_it` |
+//! | topology | a job of several NVLink nodes spans cabinets | `a_multi_node_nvlink_job_does_not_span_cabinets` |
+//! | topology | a replaced part lands in another domain | `what_stays_put_is_replaced_in_its_own_rack` |
+//! | topology | labels that contradict each other make two domains one | `a_rack_that_its_nodes_put_under_two_spines_is_not_taken_for_one` |
+//! | fragmentation | pods of one GPU are scattered over all racks | `single_gpu_jobs_are_not_scattered_over_racks` |
+//! | fragmentation | a pod of eight GPUs is admitted by the sum and fits nowhere | `eight_free_gpus_on_eight_nodes_are_no_place_for_one_pod_of_eight` |
+//! | fragmentation | whole domains are broken into without need | `small_jobs_fill_broken_racks_so_that_whole_ones_stay_whole` |
+//! | fragmentation | nobody says which domain to empty for a large job | `a_refusal_for_scattered_room_names_the_domain_to_empty_and_by_how_much` |
+//! | deadlock | two gangs hold half of what each needs | `two_gangs_never_hold_half_of_the_cluster_each` |
+//! | scale | many domains are searched one by one before a refusal | `many_domains_do_not_make_a_refusal_exhaustive` |
+//!
+//! Jobs that run are not moved together again yet: against fragmentation that is there, the engine names what to empty.
 
 mod common;
 
 use common::{class_of, gang_of, node_at, role_of};
-use muster_engine::{Decision, Engine, Event};
+use muster_engine::{Change, Decision, Engine, Event};
 use muster_model::{
     Gang, GangState, Mode, Node, Plan, Reason, Resources, Role, Segment, Within, plan::Placement,
 };
@@ -187,4 +203,39 @@ fn many_domains_do_not_make_a_refusal_exhaustive() {
         panic!("{reason:?}")
     };
     assert_eq!((level.as_str(), nearest[0].pods, nearest[0].wanted), ("Rack", 3, 4));
+}
+
+#[test]
+fn a_rack_that_its_nodes_put_under_two_spines_is_not_taken_for_one() {
+    let mut engine = engine(4, 4);
+    let mut astray = node(3, 4);
+    astray.labels.insert("network.topology.nvidia.com/spine".into(), "b9".into());
+    engine.apply(Event::Node(astray));
+    for rack in 1..4 {
+        busy(&mut engine, rack * 4, 8);
+    }
+    let whole = gang("g", 8, 4, &[(4, "Rack", Mode::Required)]);
+    let reason = decide(&mut engine, &whole).unwrap_err();
+    let Reason::InsufficientCapacity { nearest, .. } = &reason else { panic!("{reason:?}") };
+    assert_eq!((nearest[0].pods, nearest[0].wanted), (3, 4), "where all nodes agree there are three");
+}
+
+#[test]
+fn a_refusal_for_scattered_room_names_the_domain_to_empty_and_by_how_much() {
+    // Every rack has a node in use, rack 2 two; 11 free nodes are enough, but not together.
+    let mut engine = engine(4, 4);
+    for index in [0, 4, 8, 9, 12] {
+        busy(&mut engine, index, 8);
+    }
+    busy(&mut engine, 12, 1);
+    let asked = gang("g", 8, 4, &[(4, "Rack", Mode::Required)]);
+    let changes = engine.explain(&asked).expect("it cannot be placed").changes;
+    let Some(Change::Free { pods: 1, domains, .. }) = changes.first() else { panic!("{changes:?}") };
+    assert_eq!((domains[0].pods, domains[0].wanted), (3, 4));
+    let rack = domains[0].domain.clone();
+    assert!(!rack.contains("r2"), "{rack} lacks less");
+    engine.apply(Event::UseGone { id: "use 0".into() });
+    let placement = decide(&mut engine, &asked).expect("the rack named is empty now");
+    assert_eq!(racks(&placement, 4), BTreeSet::from([0]));
+    assert!(rack.contains("r0"), "{rack}");
 }

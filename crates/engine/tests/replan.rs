@@ -5,7 +5,7 @@ mod common;
 use common::{gang_of, node_at, role_of};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
-    Gang, GangState, Mode, Node, Plan, Reason, Resources, Role, Segment, UnitId,
+    Gang, GangState, Mode, Node, Plan, Reason, Resources, Role, Segment, UnitId, Within,
     plan::{PlacedUnit, Placement},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,4 +170,22 @@ fn a_gang_of_one_unit_is_placed_anew() {
     leave(&mut engine, "a1");
     let result = replan(&mut engine, role(2, 1, 1), plan(&[&["a0", "a1"]], &[]), &[0]);
     assert_eq!(result, Ok((vec!["0:b0,b1".into()], How::Replaced)));
+}
+
+#[test]
+fn beside_a_unit_whose_node_is_gone_nothing_is_placed_before_it_is_known_where_it_lies() {
+    let mut engine = engine(&["a0", "a1", "b0"]);
+    engine.apply(Event::NodeGone("a0".into()));
+    let state = GangState::Replan { plan: plan(&[&["a0"], &["b0"]], &[]), lost: BTreeSet::from([unit(1)]) };
+    let within = Some(Within { level: "Rack".into(), mode: Mode::Required });
+    engine.apply(Event::Gang(Gang { state, within, ..gang_of("g", vec![role(1, 2, 2)]) }));
+    assert!(matches!(&engine.decide(0, 1)[..], [Decision::Refuse { .. }]), "b0 may be far from it");
+    assert!(engine.decide(0, 1).is_empty(), "nothing changed");
+    // The node makes no room by coming back, it is full; but now it is known that a1 is beside it.
+    engine.apply(Event::Node(node("a0")));
+    let decisions = engine.decide(0, 1);
+    let [Decision::Place { placement, how: How::Replaced, .. }] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    assert_eq!(placement.units[1].nodes, ["a1".into()]);
 }

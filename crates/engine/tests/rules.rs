@@ -6,7 +6,8 @@ use common::{class_of, gang_of, node_at, role_of};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
     Gang, GangState, Mode, Node, NodeSelectorTerm, Operator, Plan, Reason, Requirement, Resources, Role,
-    Segment, Taint, TaintEffect, Toleration, Within, plan::Placement, reason::NodeRefusal,
+    Segment, Taint, TaintEffect, Toleration, TolerationOperator, Within, plan::Placement,
+    reason::NodeRefusal,
 };
 use std::collections::BTreeSet;
 
@@ -209,7 +210,12 @@ fn tolerated_and_soft_taints_do_not_exclude() {
         Taint { key: "gpu".into(), value: String::new(), effect: TaintEffect::NoSchedule },
         Taint { key: "soft".into(), value: String::new(), effect: TaintEffect::PreferNoSchedule },
     ];
-    let toleration = Toleration { key: Some("gpu".into()), exists: true, value: String::new(), effect: None };
+    let toleration = Toleration {
+        key: Some("gpu".into()),
+        operator: TolerationOperator::Exists,
+        value: String::new(),
+        effect: None,
+    };
     let role = Role { tolerations: vec![toleration], ..worker(1, 1, 1) };
     assert!(decide(&mut engine(vec![node]), &gang("g", role)).is_ok());
 }

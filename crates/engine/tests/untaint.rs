@@ -2,7 +2,8 @@
 
 use muster_engine::{Decision, Engine, Event};
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Node, NodeName, ObjectKey, Resources, Role, Taint, TaintEffect, Uid,
+    AcceleratorClass, Gang, GangState, Node, NodeName, ObjectKey, PodTraits, Resources, Role, Taint,
+    TaintEffect, Uid,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +43,7 @@ fn gang(units: u32) -> Gang {
             node_selector: BTreeMap::new(),
             affinity: Vec::new(),
             tolerations: Vec::new(),
+            traits: PodTraits::default(),
             pods_per_unit: 1,
             min: units,
             max: units,

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Millis, NodeName, NodeSelectorTerm, ObjectKey, Plan, Requirement, Resources, Toleration, Uid, UnitId,
+    Millis, NodeName, NodeSelectorTerm, ObjectKey, Plan, Preference, Requirement, Resources, Toleration, Uid,
+    UnitId,
 };
 
 /// Whether a placement rule binds or is only wished for.
@@ -48,6 +49,17 @@ pub struct AcceleratorClass {
     pub requirements: Vec<Requirement>,
 }
 
+/// What of a pod matters rarely to where it goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodTraits {
+    /// Labels of the pods, by which anti-affinity of pods that are there may keep them away.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Preferred node affinity. It never blocks.
+    #[serde(default)]
+    pub preferred: Vec<Preference>,
+}
+
 /// One pod shape and how many of it make a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Role {
@@ -66,6 +78,9 @@ pub struct Role {
     /// Tolerations.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,
+    /// Labels and preferences.
+    #[serde(default)]
+    pub traits: PodTraits,
     /// Pods in a unit.
     pub pods_per_unit: u32,
     /// Fewest units with which the gang runs.

@@ -6,6 +6,7 @@
 //!
 //! Nothing here knows kube, tokio, JSON or a clock. Time is milliseconds since the Unix epoch, given as an argument.
 
+pub mod contradiction;
 pub mod duration;
 pub mod gang;
 pub mod id;
@@ -17,13 +18,13 @@ pub mod resources;
 pub mod selector;
 pub mod topology;
 
-pub use gang::{AcceleratorClass, Gang, GangState, Mode, Role, Segment, Within};
+pub use gang::{AcceleratorClass, Gang, GangState, Mode, PodTraits, Role, Segment, Within};
 pub use id::{NodeName, ObjectKey, Uid};
-pub use node::{Node, Taint, TaintEffect, Toleration};
+pub use node::{Node, Taint, TaintEffect, Toleration, TolerationOperator};
 pub use plan::{Plan, PlannedUnit, UnitId};
 pub use reason::{DomainMiss, NodeRefusal, Reason};
 pub use resources::Resources;
-pub use selector::{NodeSelectorTerm, Operator, Requirement};
+pub use selector::{NodeSelectorTerm, Operator, PodTerm, Preference, Requirement};
 pub use topology::{DomainKey, Level, Topology};
 
 /// Milliseconds since the Unix epoch. Always an argument, never read from a clock here.

@@ -28,14 +28,29 @@ pub struct Taint {
     pub effect: TaintEffect,
 }
 
+/// How a toleration compares its value with a taint's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum TolerationOperator {
+    /// Equal texts.
+    #[default]
+    Equal,
+    /// Every value.
+    Exists,
+    /// The taint's value, an integer, is less than the toleration's.
+    Lt,
+    /// The taint's value, an integer, is greater than the toleration's.
+    Gt,
+}
+
 /// A toleration of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Toleration {
-    /// Key; `None` tolerates every key (with `exists`).
+    /// Key; `None` tolerates every key (with `Exists`).
     pub key: Option<String>,
-    /// True for operator `Exists`, false for `Equal`.
-    pub exists: bool,
-    /// Value for `Equal`.
+    /// How the values compare.
+    #[serde(default)]
+    pub operator: TolerationOperator,
+    /// Value to compare with.
     #[serde(default)]
     pub value: String,
     /// Effect; `None` tolerates every effect.
@@ -45,10 +60,26 @@ pub struct Toleration {
 impl Toleration {
     /// Whether it tolerates the taint.
     pub fn tolerates(&self, taint: &Taint) -> bool {
+        let compare = |accept: fn(i64, i64) -> bool| match (decimal(&taint.value), decimal(&self.value)) {
+            (Some(taint), Some(bound)) => accept(taint, bound),
+            _ => false,
+        };
+        let keyed = self.key.is_some();
         self.effect.is_none_or(|effect| effect == taint.effect)
             && self.key.as_ref().is_none_or(|key| *key == taint.key)
-            && if self.exists { true } else { self.key.is_some() && self.value == taint.value }
+            && match self.operator {
+                TolerationOperator::Exists => true,
+                TolerationOperator::Equal => keyed && self.value == taint.value,
+                TolerationOperator::Lt => keyed && compare(|taint, bound| taint < bound),
+                TolerationOperator::Gt => keyed && compare(|taint, bound| taint > bound),
+            }
     }
+}
+
+/// A decimal integer as Kubernetes writes it: no plus sign and no leading zeros.
+fn decimal(text: &str) -> Option<i64> {
+    let number: i64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
 }
 
 /// A node's facts.

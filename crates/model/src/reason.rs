@@ -22,6 +22,8 @@ pub enum NodeRefusal {
     Selector,
     /// Even empty the node is too small for one pod.
     TooSmall,
+    /// Anti-affinity of a pod that is there keeps these pods away.
+    Repelled,
     /// It is large enough, but other pods use it.
     Busy,
 }
@@ -37,6 +39,7 @@ impl NodeRefusal {
             Self::Tainted => "tainted",
             Self::Selector => "excluded by node selector or affinity",
             Self::TooSmall => "too small",
+            Self::Repelled => "kept away from by the anti-affinity of other pods",
             Self::Busy => "in use",
         }
     }
@@ -196,11 +199,7 @@ fn amounts(request: &Resources) -> String {
         .0
         .iter()
         .filter(|(name, amount)| **amount > 0 && *name != crate::resources::PODS)
-        .map(|(name, amount)| match name.as_str() {
-            crate::resources::CPU => format!("cpu {amount}m"),
-            crate::resources::MEMORY => format!("memory {}Mi", (*amount + (1 << 20) - 1) >> 20),
-            _ => format!("{name} {amount}"),
-        })
+        .map(|(name, amount)| crate::resources::words(name, *amount))
         .collect();
     if parts.is_empty() { "nothing".into() } else { parts.join(", ") }
 }

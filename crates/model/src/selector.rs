@@ -1,7 +1,10 @@
-//! Node selectors and node affinity, as kube-scheduler reads them.
+//! Selectors of nodes and of pods, as kube-scheduler reads them.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// The one field of a node that a requirement may name.
+pub const NAME_FIELD: &str = "metadata.name";
 
 /// How a requirement compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -78,11 +81,42 @@ impl NodeSelectorTerm {
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         !self.requirements.is_empty()
             && self.requirements.iter().all(|requirement| {
-                requirement.holds(if requirement.field {
-                    (requirement.key == "metadata.name").then_some(name)
-                } else {
-                    labels.get(&requirement.key).map(String::as_str)
-                })
+                // Of fields a node has but its name.
+                (!requirement.field || requirement.key == NAME_FIELD)
+                    && requirement.holds(if requirement.field {
+                        Some(name)
+                    } else {
+                        labels.get(&requirement.key).map(String::as_str)
+                    })
             })
+    }
+}
+
+/// A wish: nodes that satisfy the term are better, by `weight`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Preference {
+    /// How much better, 1 to 100.
+    pub weight: u32,
+    /// What the node should satisfy.
+    pub term: NodeSelectorTerm,
+}
+
+/// A required anti-affinity term of a pod that is there: no pod that it selects may come into the pod's domain, which
+/// the value of a node label names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PodTerm {
+    /// Namespaces of the pods that it selects; `None` for all.
+    pub namespaces: Option<Vec<String>>,
+    /// What the labels of a pod must satisfy, all of them; empty selects every pod.
+    pub requirements: Vec<Requirement>,
+    /// The node label whose value names the domain.
+    pub topology_key: String,
+}
+
+impl PodTerm {
+    /// Whether it selects a pod of this namespace with these labels.
+    pub fn selects(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.namespaces.as_ref().is_none_or(|all| all.iter().any(|one| one == namespace))
+            && self.requirements.iter().all(|r| r.holds(labels.get(&r.key).map(String::as_str)))
     }
 }

@@ -286,3 +286,44 @@ fn all_shared_cases_reach_their_optimum() {
     }
     assert!(wrong.is_empty() && judged > 0, "{} of {judged}:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// Two 8-GPU nodes of one rack; the second says so under another spine.
+const SPLIT_RACK: &str = "
+- {name: a, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s0, network.topology.nvidia.com/leaf: l0}}
+- {name: b, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s1, network.topology.nvidia.com/leaf: l0}}
+";
+
+#[test]
+fn labels_that_contradict_each_other_are_said_aloud() {
+    let text = simulate_texts("contradiction", SPLIT_RACK, "").expect("an answer");
+    let line = text.lines().find(|line| line.starts_with("the labels of nodes contradict")).expect("a line");
+    for part in ["network.topology.nvidia.com/leaf=l0", "spine=s0 on a", "spine=s1 on b"] {
+        assert!(line.contains(part), "{line}");
+    }
+}
+
+#[test]
+fn what_a_template_asks_in_vain_is_refused_or_noted() {
+    let job = |name: &str, spec: &str| {
+        format!(
+            "---\napiVersion: muster.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{name: {name}}}\nspec:\n  \
+             parallelism: {{tensor: 8}}\n  template: {{spec: {{containers: [{{name: c}}], {spec}}}}}\n"
+        )
+    };
+    let jobs = [
+        job("gated", "schedulingGates: [{name: g}]"),
+        job(
+            "spread",
+            "topologySpreadConstraints: [{maxSkew: 1, topologyKey: k, whenUnsatisfiable: ScheduleAnyway}]",
+        ),
+    ];
+    let text = simulate_texts("template", SPLIT_RACK, &jobs.concat()).expect("an answer");
+    assert!(
+        text.contains(
+            "default/gated is not placed: Invalid\n  spec.template.spec.schedulingGates: must not be set"
+        ),
+        "{text}"
+    );
+    let note = "default/spread: note: spec.template.spec.topologySpreadConstraints[0]: not considered";
+    assert!(text.contains(note), "{text}");
+}

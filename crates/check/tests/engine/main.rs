@@ -11,3 +11,11 @@ mod optimal;
 mod random;
 mod sequences;
 mod solver;
+
+use proptest::test_runner::Config;
+
+/// How many cases a property gets; `PROPTEST_CASES` replaces it.
+fn config(cases: u32) -> Config {
+    let default = Config::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() { default } else { Config { cases, ..default } }
+}

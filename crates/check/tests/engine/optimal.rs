@@ -162,7 +162,7 @@ fn judge_proof(cluster: &Cluster, gang: &Gang) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(crate::config(10_000))]
 
     #[test]
     fn one_role_with_required_segments_is_solved_exactly((cluster, gang) in instance(14, 1, Modes::Required)) {

@@ -1,8 +1,8 @@
 //! Random clusters and gangs, small enough to be solved exactly.
 
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, Resources, Role, Segment, Topology,
-    Within,
+    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, PodTraits, Resources, Role, Segment,
+    Topology, Within,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,6 +131,7 @@ fn role(name: &'static str, levels: usize, modes: Modes) -> impl Strategy<Value 
                 node_selector: BTreeMap::new(),
                 affinity: Vec::new(),
                 tolerations: Vec::new(),
+                traits: PodTraits::default(),
                 pods_per_unit: pods,
                 min,
                 max: min + more,

@@ -303,7 +303,7 @@ fn kept(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(crate::config(3_000))]
 
     #[test]
     fn histories_keep_every_invariant((cluster, steps) in history()) {

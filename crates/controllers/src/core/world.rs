@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use muster_api::{AcceleratorClass, AcceleratorClassSpec, Gang as Object, Queue, catalogue, common};
-use muster_cluster::{Cluster, convert};
-use muster_model::{self as model, Gang, GangState, Millis, ObjectKey, Reason, Resources, Role, resources};
+use muster_cluster::{Cluster, template};
+use muster_model::{self as model, Gang, GangState, Millis, ObjectKey, Reason, Resources, resources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a ResourceQuota leaves, by the names it uses.
@@ -200,35 +200,8 @@ impl World {
         }
         let mut roles = Vec::new();
         for (at, role) in spec.roles.iter().enumerate() {
-            let pod = role.template.spec.clone().unwrap_or_default();
-            let mut requests = convert::pod_requests(&pod, &BTreeMap::new()).map_err(|error| {
-                invalid(
-                    format!("spec.roles[{at}].template.{error}"),
-                    "cannot be read".into(),
-                    "write a quantity such as 500m, 8 or 64Gi",
-                )
-            })?;
-            if let Some(learned) = learned(&role.name) {
-                requests = learned;
-            }
-            requests.0.remove(resources::PODS);
-            for class in &classes {
-                requests.0.remove(&class.resource);
-            }
-            roles.push(Role {
-                name: role.name.clone(),
-                requests,
-                devices: role.devices,
-                node_selector: pod.node_selector.clone().unwrap_or_default(),
-                affinity: convert::affinity(&pod),
-                tolerations: convert::tolerations(&pod),
-                pods_per_unit: role.pods_per_unit,
-                min: role.units.min,
-                max: role.units.max,
-                valid: role.units.valid.clone(),
-                segments: role.segments.clone(),
-                spares: role.spares,
-            });
+            let path = format!("spec.roles[{at}]");
+            roles.push(template::role(&path, role, learned(&role.name), &classes)?);
         }
         let meta = &object.metadata;
         Ok(Gang {

@@ -3,8 +3,8 @@
 
 use muster_engine::Objective;
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, NodeName, ObjectKey, Resources, Role, Segment,
-    Topology, Uid, Within, plan::Placement,
+    AcceleratorClass, Gang, GangState, Level, Mode, Node, NodeName, ObjectKey, PodTraits, Resources, Role,
+    Segment, Topology, Uid, Within, plan::Placement,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,6 +145,7 @@ pub fn role_of(name: &str, requests: Resources, pods_per_unit: u32, min: u32, ma
         node_selector: BTreeMap::new(),
         affinity: Vec::new(),
         tolerations: Vec::new(),
+        traits: PodTraits::default(),
         pods_per_unit,
         min,
         max,

@@ -8,8 +8,8 @@
 use anyhow::anyhow;
 use muster_engine::{Objective, Solution, solve};
 use muster_model::{
-    Gang, GangState, Level, Node, ObjectKey, Reason, Resources, Role, Segment, Topology, Within, resources,
-    topology::NODE,
+    Gang, GangState, Level, Node, ObjectKey, PodTraits, Reason, Resources, Role, Segment, Topology, Within,
+    resources, topology::NODE,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -156,6 +156,7 @@ impl Case {
                 node_selector: BTreeMap::new(),
                 affinity: Vec::new(),
                 tolerations: Vec::new(),
+                traits: PodTraits::default(),
                 pods_per_unit: role.pods,
                 min: role.min,
                 max: role.max,

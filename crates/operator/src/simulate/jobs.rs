@@ -8,7 +8,7 @@
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Resource, ResourceExt, api::ObjectMeta};
 use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob, common::DEFAULT_QUEUE};
-use muster_cluster::Cluster;
+use muster_cluster::{Cluster, template};
 use muster_controllers::{core::World, derive};
 use muster_model::{self as model, GangState, Node, ObjectKey};
 use std::collections::BTreeSet;
@@ -121,8 +121,9 @@ impl Manifests {
                     Some(gang) => Ok(gang.clone()),
                     None => self.derived(key),
                 };
+                let notes = object.as_ref().map_or_else(|_| Vec::new(), |object| self.notes(object));
                 let gang = object.and_then(|object| self.request(&object, at));
-                Job { key: key.clone(), kind, gang }
+                Job { key: key.clone(), kind, gang, notes }
             })
             .collect()
     }
@@ -171,6 +172,25 @@ impl Manifests {
         let derived = derived.ok_or_else(missing)?;
         let gang = derive::gang_spec(spec, priority, derived);
         Ok(Object { metadata: job.metadata.clone(), spec: gang, status: None })
+    }
+
+    /// What of the pods' templates never blocks: by the job's fields where there is a job.
+    fn notes(&self, object: &Object) -> Vec<String> {
+        let job = self.jobs.iter().find(|job| key(&job.metadata) == key(&object.metadata));
+        let reviews = match job {
+            Some(job) => vec![derive::review(&job.spec)],
+            None => object
+                .spec
+                .roles
+                .iter()
+                .enumerate()
+                .map(|(at, role)| {
+                    let spec = role.template.spec.clone().unwrap_or_default();
+                    template::review(&format!("spec.roles[{at}].template.spec"), &spec)
+                })
+                .collect(),
+        };
+        reviews.iter().flat_map(|review| &review.notes).map(ToString::to_string).collect()
     }
 
     /// What the gang asks of the engine; `at` is its place in the order of the files, which is its age.

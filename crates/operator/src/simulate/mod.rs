@@ -158,7 +158,8 @@ fn scenario(args: &Args) -> anyhow::Result<Scenario> {
     }
     let topology = manifests.topology.clone().unwrap_or_default();
     let jobs = manifests.jobs(inventory.nodes.values());
-    Ok(Scenario { topology, nodes: inventory.nodes, uses: inventory.uses, jobs })
+    let Inventory { nodes, uses, repels } = inventory;
+    Ok(Scenario { topology, nodes, uses, repels, jobs })
 }
 
 /// Answers all cases of all files.

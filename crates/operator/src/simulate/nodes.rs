@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Node, Pod manifests ─┐
-//!   short form ──────────┼──▶ Inventory { nodes, uses }
+//!   short form ──────────┼──▶ Inventory { nodes, uses, repels }
 //!   --generate ──────────┘
 //! ```
 
@@ -10,7 +10,7 @@ use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1 as core;
 use muster_api::{accelerator_class::PRODUCT_LABEL, catalogue};
 use muster_cluster::convert;
-use muster_model::{Node, NodeName, Resources, Taint, quantity, resources};
+use muster_model::{Node, NodeName, PodTerm, Resources, Taint, quantity, resources};
 use serde::Deserialize;
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -30,6 +30,8 @@ pub struct Inventory {
     pub nodes: BTreeMap<NodeName, Node>,
     /// Pod UID or name → node and requests.
     pub uses: BTreeMap<String, (NodeName, Resources)>,
+    /// Pod UID or name → node and whom the pod keeps away.
+    pub repels: BTreeMap<String, (NodeName, Vec<PodTerm>)>,
 }
 
 impl Inventory {
@@ -97,8 +99,15 @@ impl Inventory {
         let requests = convert::pod_requests(&spec, &BTreeMap::new())
             .map_err(|error| document.error("spec", error, "write a quantity such as 500m, 8 or 64Gi"))?;
         let meta = object.metadata;
-        let id = meta.uid.or(meta.name).unwrap_or_else(|| document.place());
-        self.uses.insert(id, (NodeName::from(node.as_str()), requests));
+        let namespace = meta.namespace.as_deref().unwrap_or("default");
+        let name = meta.name.map(|name| format!("{namespace}/{name}"));
+        let id = meta.uid.or(name).unwrap_or_else(|| document.place());
+        let node = NodeName::from(node.as_str());
+        let repels = convert::repels(namespace, &spec);
+        if !repels.is_empty() {
+            self.repels.insert(id.clone(), (node.clone(), repels));
+        }
+        self.uses.insert(id, (node, requests));
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 
 use muster_engine::{Decision, Engine, Event};
 use muster_model::{
-    Gang, GangState, Node, NodeName, ObjectKey, Plan, Reason, Resources, Topology, plan::Placement,
+    Gang, GangState, Node, NodeName, ObjectKey, Plan, PodTerm, Reason, Resources, Topology, plan::Placement,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,6 +22,8 @@ pub struct Job {
     pub kind: &'static str,
     /// What it asks, or what is wrong with it.
     pub gang: Result<Gang, Refusal>,
+    /// What of its pods' template never blocks, and how far it is heeded.
+    pub notes: Vec<String>,
 }
 
 /// Why a job is not placed, and what can be done.
@@ -58,6 +60,8 @@ pub struct Outcome {
     pub kind: &'static str,
     /// Where its pods go, or why nowhere.
     pub placement: Result<Placement, Refusal>,
+    /// What of its pods' template never blocks, and how far it is heeded.
+    pub notes: Vec<String>,
     /// Accelerators that it holds.
     pub devices: i64,
     /// Time of the decision.
@@ -73,6 +77,8 @@ pub struct Scenario {
     pub nodes: BTreeMap<NodeName, Node>,
     /// What is used already.
     pub uses: BTreeMap<String, (NodeName, Resources)>,
+    /// Whom pods that are there keep away.
+    pub repels: BTreeMap<String, (NodeName, Vec<PodTerm>)>,
     /// The jobs, in the order of their files.
     pub jobs: Vec<Job>,
 }
@@ -87,6 +93,9 @@ impl Scenario {
         }
         for (id, (node, requests)) in &self.uses {
             engine.apply(Event::Use { id: id.clone(), node: node.clone(), requests: requests.clone() });
+        }
+        for (id, (node, terms)) in &self.repels {
+            engine.apply(Event::Repels { id: id.clone(), node: node.clone(), terms: terms.clone() });
         }
         let mut gangs: BTreeMap<&ObjectKey, &Gang> = BTreeMap::new();
         for job in &self.jobs {
@@ -138,7 +147,7 @@ fn outcome(job: &Job, decided: Option<(Result<Placement, Refusal>, u128)>) -> Ou
             .sum(),
         _ => 0,
     };
-    Outcome { key: job.key.clone(), kind: job.kind, placement, devices, micros }
+    Outcome { key: job.key.clone(), kind: job.kind, placement, notes: job.notes.clone(), devices, micros }
 }
 
 /// Accelerators of one pod of a role.

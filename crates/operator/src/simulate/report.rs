@@ -6,7 +6,7 @@
 //! ```
 
 use muster_cluster::map::{Claim, MapInput, MapJob, render};
-use muster_model::{NodeName, plan::Placement};
+use muster_model::{NodeName, contradiction::contradictions, plan::Placement};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -119,7 +119,13 @@ pub fn text(scenario: &Scenario, outcomes: &[Outcome], width: usize, color: bool
     let mut text = summary(scenario, outcomes);
     text.push_str("\n\n");
     text.push_str(&render(&map(scenario, outcomes), width, color));
+    for contradiction in contradictions(&scenario.topology, scenario.nodes.values()) {
+        let _ = writeln!(text, "\nthe labels of nodes contradict each other: {contradiction}");
+    }
     for outcome in outcomes {
+        for note in &outcome.notes {
+            let _ = writeln!(text, "\n{} {}: note: {note}", outcome.kind, outcome.key);
+        }
         let Err(refusal) = &outcome.placement else { continue };
         let _ = writeln!(text, "\n{} {} is not placed: {}", outcome.kind, outcome.key, refusal.code);
         let _ = writeln!(text, "  {}", refusal.message);
@@ -152,7 +158,21 @@ pub fn json(scenario: &Scenario, outcomes: &[Outcome]) -> Value {
             })
         })
         .collect();
-    json!({ "summary": summary(scenario, outcomes), "jobs": jobs, "nodes": nodes })
+    let contradictions: Vec<Value> = contradictions(&scenario.topology, scenario.nodes.values())
+        .into_iter()
+        .map(|found| {
+            let message = found.to_string();
+            let mut found = json!(found);
+            found["message"] = json!(message);
+            found
+        })
+        .collect();
+    json!({
+        "summary": summary(scenario, outcomes),
+        "jobs": jobs,
+        "nodes": nodes,
+        "contradictions": contradictions,
+    })
 }
 
 fn job_json(outcome: &Outcome) -> Value {
@@ -163,6 +183,7 @@ fn job_json(outcome: &Outcome) -> Value {
         "placed": outcome.placement.is_ok(),
         "gpus": outcome.devices,
         "micros": outcome.micros as u64,
+        "notes": outcome.notes,
     });
     match &outcome.placement {
         Ok(placement) => {

@@ -1,0 +1,336 @@
+//! What of a pod template decides about nodes: what the engine enforces, what is refused, what is only noted.
+//!
+//! ```text
+//!   PodSpec ─┬─convert──▶ requests, selectors, tolerations, ports, preferences ──▶ model::Role (enforced)
+//!            └─review───▶ refused: Reason::Invalid by field, with the remedy
+//!                         notes: what never blocks and how far it is heeded
+//! ```
+//!
+//! kube-scheduler would enforce all of it. Muster names the nodes itself, so what it cannot enforce it must refuse: else
+//! a pod would run where its template forbids. Pods with claims are left to kube-scheduler on the planned node, which
+//! enforces volumes and claims there (see the operator's *pinned* way of binding).
+
+use k8s_openapi::api::core::v1::{
+    NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration, TopologySpreadConstraint, Volume,
+};
+use muster_api::{RoleSpec, template::FORBIDDEN};
+use muster_model::{AcceleratorClass, PodTraits, Reason, Resources, Role, resources, selector::NAME_FIELD};
+use std::{collections::BTreeMap, fmt};
+
+use crate::convert;
+
+/// Something that never blocks, and what is made of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Path of the field.
+    pub field: String,
+    /// What is made of it.
+    pub message: &'static str,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// What a template asks beyond what is enforced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Review {
+    /// What cannot be enforced or makes no sense, each a [`Reason::Invalid`].
+    pub refused: Vec<Reason>,
+    /// What never blocks.
+    pub notes: Vec<Note>,
+}
+
+impl Review {
+    fn refuse(&mut self, field: String, message: impl Into<String>, remedy: &str) {
+        self.refused.push(Reason::Invalid { field, message: message.into(), remedy: remedy.to_owned() });
+    }
+
+    fn note(&mut self, field: String, message: &'static str) {
+        self.notes.push(Note { field, message });
+    }
+}
+
+/// The fields of [`FORBIDDEN`] that a template sets. `priorityClassName` is not among them: the operator itself writes
+/// the job's into the template of a Gang.
+const SET: &[(&str, fn(&PodSpec) -> bool)] = &[
+    ("nodeName", |spec| spec.node_name.is_some()),
+    ("schedulerName", |spec| spec.scheduler_name.is_some()),
+    ("schedulingGates", |spec| spec.scheduling_gates.is_some()),
+    ("schedulingGroup", |spec| spec.scheduling_group.is_some()),
+    ("hostname", |spec| spec.hostname.is_some()),
+    ("subdomain", |spec| spec.subdomain.is_some()),
+    ("ephemeralContainers", |spec| spec.ephemeral_containers.is_some()),
+    ("activeDeadlineSeconds", |spec| spec.active_deadline_seconds.is_some()),
+    ("priority", |spec| spec.priority.is_some()),
+];
+
+/// Volumes of which kube-scheduler counts or separates pods by what the template itself names.
+const DISKS: &[(&str, fn(&Volume) -> bool)] = &[
+    ("awsElasticBlockStore", |volume| volume.aws_elastic_block_store.is_some()),
+    ("gcePersistentDisk", |volume| volume.gce_persistent_disk.is_some()),
+    ("azureDisk", |volume| volume.azure_disk.is_some()),
+    ("cinder", |volume| volume.cinder.is_some()),
+    ("vsphereVolume", |volume| volume.vsphere_volume.is_some()),
+    ("portworxVolume", |volume| volume.portworx_volume.is_some()),
+    ("iscsi", |volume| volume.iscsi.is_some()),
+    ("rbd", |volume| volume.rbd.is_some()),
+];
+
+const USE_RULES: &str =
+    "use placement rules of the job instead (spec.placement, or segments and within of a Gang)";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// Reviews a template. `path` is where the pod's specification stands, such as `spec.template.spec`.
+pub fn review(path: &str, spec: &PodSpec) -> Review {
+    let mut review = Review::default();
+    for (field, is_set) in SET {
+        if is_set(spec) {
+            let why = FORBIDDEN.iter().find(|(name, _)| name == field).map_or("", |(_, why)| why);
+            review.refuse(format!("{path}.{field}"), "must not be set", why);
+        }
+    }
+    node_affinity(&mut review, path, spec);
+    pod_affinity(&mut review, path, spec);
+    for (at, constraint) in spec.topology_spread_constraints.iter().flatten().enumerate() {
+        spread(&mut review, format!("{path}.topologySpreadConstraints[{at}]"), constraint);
+    }
+    for (at, toleration) in spec.tolerations.iter().flatten().enumerate() {
+        tolerated(&mut review, &format!("{path}.tolerations[{at}]"), toleration);
+    }
+    for (at, volume) in spec.volumes.iter().flatten().enumerate() {
+        volumes(&mut review, &format!("{path}.volumes[{at}]"), volume);
+    }
+    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        review.note(
+            format!("{path}.resourceClaims"),
+            "kube-scheduler allocates them on the planned node; a node where it cannot is avoided for a while",
+        );
+    }
+    if spec.runtime_class_name.is_some() {
+        review.note(
+            format!("{path}.runtimeClassName"),
+            "scheduling rules of a RuntimeClass are not read when nodes are chosen; a node that its kubelet refuses for them is avoided for a while",
+        );
+    }
+    if spec.preemption_policy.is_some() {
+        review.note(format!("{path}.preemptionPolicy"), "Muster preempts nothing yet");
+    }
+    review
+}
+
+/// A role as the engine knows it. `path` is where it stands, such as `spec.roles[0]`. `learned` is what one pod really
+/// requests once admission has had its say (accelerators and the pod slot excluded), where that is known.
+///
+/// # Errors
+/// [`Reason::Invalid`]: the first of what [`review`] refuses, or a quantity that cannot be read.
+pub fn role(
+    path: &str,
+    role: &RoleSpec,
+    learned: Option<Resources>,
+    classes: &[AcceleratorClass],
+) -> Result<Role, Reason> {
+    let spec = role.template.spec.clone().unwrap_or_default();
+    if let Some(refused) = review(&format!("{path}.template.spec"), &spec).refused.into_iter().next() {
+        return Err(refused);
+    }
+    let stated = convert::pod_requests(&spec, &BTreeMap::new()).map_err(|error| Reason::Invalid {
+        field: format!("{path}.template.{error}"),
+        message: "cannot be read".into(),
+        remedy: "write a quantity such as 500m, 8 or 64Gi".into(),
+    })?;
+    let mut requests = learned.unwrap_or(stated);
+    requests.0.remove(resources::PODS);
+    for class in classes {
+        requests.0.remove(&class.resource);
+    }
+    let labels = role.template.metadata.as_ref().and_then(|meta| meta.labels.clone());
+    Ok(Role {
+        name: role.name.clone(),
+        requests,
+        devices: role.devices,
+        node_selector: spec.node_selector.clone().unwrap_or_default(),
+        affinity: convert::affinity(&spec),
+        tolerations: convert::tolerations(&spec),
+        traits: PodTraits { labels: labels.unwrap_or_default(), preferred: convert::preferences(&spec) },
+        pods_per_unit: role.pods_per_unit,
+        min: role.units.min,
+        max: role.units.max,
+        valid: role.units.valid.clone(),
+        segments: role.segments.clone(),
+        spares: role.spares,
+    })
+}
+
+fn node_affinity(review: &mut Review, path: &str, spec: &PodSpec) {
+    let Some(affinity) = spec.affinity.as_ref().and_then(|all| all.node_affinity.as_ref()) else { return };
+    let path = format!("{path}.affinity.nodeAffinity");
+    if let Some(required) = &affinity.required_during_scheduling_ignored_during_execution {
+        let path = format!("{path}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms");
+        if required.node_selector_terms.is_empty() {
+            review.refuse(
+                path.clone(),
+                "no term, so no node matches",
+                "list a term, or leave the affinity out",
+            );
+        }
+        for (at, term) in required.node_selector_terms.iter().enumerate() {
+            selector_term(review, &format!("{path}[{at}]"), term);
+        }
+    }
+    let preferred = affinity.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+    for (at, wish) in preferred.enumerate() {
+        let field = format!("{path}.preferredDuringSchedulingIgnoredDuringExecution[{at}]");
+        selector_term(review, &format!("{field}.preference"), &wish.preference);
+        review.note(field, "decides between nodes of one innermost domain that are equally good otherwise; compactness comes first");
+    }
+}
+
+fn selector_term(review: &mut Review, path: &str, term: &NodeSelectorTerm) {
+    let mut wrong = |field: String, problem: Option<&'static str>| {
+        if let Some(problem) = problem {
+            review.refuse(field, problem, "mend the requirement; the API server would refuse the pods");
+        }
+    };
+    for (at, requirement) in term.match_expressions.iter().flatten().enumerate() {
+        wrong(format!("{path}.matchExpressions[{at}]"), of_label(requirement));
+    }
+    for (at, requirement) in term.match_fields.iter().flatten().enumerate() {
+        wrong(format!("{path}.matchFields[{at}]"), of_field(requirement));
+    }
+}
+
+/// What is wrong with a requirement on a label.
+fn of_label(requirement: &NodeSelectorRequirement) -> Option<&'static str> {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    match requirement.operator.as_str() {
+        "In" | "NotIn" => values.is_empty().then_some("In and NotIn need values"),
+        "Exists" | "DoesNotExist" => (!values.is_empty()).then_some("Exists and DoesNotExist take no values"),
+        "Gt" | "Lt" => {
+            let number = |value: &String| value.parse::<i64>().is_ok();
+            (values.len() != 1 || !values.iter().all(number)).then_some("Gt and Lt take one integer")
+        }
+        _ => Some("the operator is none of In, NotIn, Exists, DoesNotExist, Gt, Lt"),
+    }
+}
+
+/// What is wrong with a requirement on a field.
+fn of_field(requirement: &NodeSelectorRequirement) -> Option<&'static str> {
+    if requirement.key != NAME_FIELD {
+        Some("the only field of a node that can be matched is metadata.name")
+    } else if !matches!(requirement.operator.as_str(), "In" | "NotIn") {
+        Some("fields can be matched by In and NotIn only")
+    } else if requirement.values.as_ref().is_none_or(|values| values.len() != 1) {
+        Some("a field is matched with exactly one value")
+    } else {
+        None
+    }
+}
+
+fn pod_affinity(review: &mut Review, path: &str, spec: &PodSpec) {
+    let Some(affinity) = spec.affinity.as_ref() else { return };
+    let near = affinity.pod_affinity.as_ref();
+    let far = affinity.pod_anti_affinity.as_ref();
+    let required = [
+        (
+            "podAffinity",
+            near.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()),
+            USE_RULES,
+        ),
+        (
+            "podAntiAffinity",
+            far.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()),
+            "leave it out: to have a node alone, ask for all of its accelerators, or give the pods a hostPort",
+        ),
+    ];
+    for (kind, terms, remedy) in required {
+        if terms.is_some_and(|terms| !terms.is_empty()) {
+            review.refuse(
+                format!("{path}.affinity.{kind}.requiredDuringSchedulingIgnoredDuringExecution"),
+                "not supported: Muster places the gang as a whole and does not look at single pods beside it",
+                remedy,
+            );
+        }
+    }
+    let preferred = [
+        ("podAffinity", near.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref())),
+        (
+            "podAntiAffinity",
+            far.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()),
+        ),
+    ];
+    for (kind, terms) in preferred {
+        if terms.is_some_and(|terms| !terms.is_empty()) {
+            review.note(
+                format!("{path}.affinity.{kind}.preferredDuringSchedulingIgnoredDuringExecution"),
+                "not considered: placement rules of the job say what lies together",
+            );
+        }
+    }
+}
+
+fn spread(review: &mut Review, field: String, constraint: &TopologySpreadConstraint) {
+    if constraint.when_unsatisfiable == "ScheduleAnyway" {
+        review.note(field, "not considered: a gang is packed, not spread");
+    } else {
+        review.refuse(
+            field,
+            "not supported: a gang is packed, not spread",
+            "leave it out, or set whenUnsatisfiable to ScheduleAnyway",
+        );
+    }
+}
+
+fn tolerated(review: &mut Review, field: &str, toleration: &Toleration) {
+    let value = toleration.value.as_deref().unwrap_or_default();
+    let keyless = toleration.key.as_deref().unwrap_or_default().is_empty();
+    let operator = toleration.operator.as_deref().unwrap_or_default();
+    let remedy = "mend the toleration; the API server would refuse the pods";
+    match operator {
+        "Exists" => {}
+        "" | "Equal" | "Lt" | "Gt" if keyless => {
+            review.refuse(format!("{field}.key"), "only Exists tolerates every key", remedy);
+        }
+        "Lt" | "Gt" if value.parse::<i64>().is_err() => {
+            review.refuse(format!("{field}.value"), "Lt and Gt compare integers", remedy);
+        }
+        "" | "Equal" | "Lt" | "Gt" => {}
+        other => review.refuse(
+            format!("{field}.operator"),
+            format!("{other:?} is none of Equal, Exists, Lt, Gt"),
+            remedy,
+        ),
+    }
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    if !matches!(effect, "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+        review.refuse(
+            format!("{field}.effect"),
+            format!("{effect:?} is none of NoSchedule, PreferNoSchedule, NoExecute"),
+            remedy,
+        );
+    }
+    if toleration.key.as_deref() == Some(UNSCHEDULABLE) {
+        review.note(field.to_owned(), "a cordoned node takes no new pods of a job, tolerated or not");
+    }
+}
+
+fn volumes(review: &mut Review, path: &str, volume: &Volume) {
+    for (name, is_set) in DISKS {
+        if is_set(volume) {
+            review.refuse(
+                format!("{path}.{name}"),
+                "not supported: how many of these disks a node takes, and who shares one, is not counted",
+                "use a PersistentVolumeClaim",
+            );
+        }
+    }
+    if volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() {
+        let kind = if volume.ephemeral.is_some() { "ephemeral" } else { "persistentVolumeClaim" };
+        review.note(
+            format!("{path}.{kind}"),
+            "kube-scheduler judges the volume on the planned node (zone, node affinity, access mode, attach limit); a node that it refuses is avoided for a while",
+        );
+    }
+}
