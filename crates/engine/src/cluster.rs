@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     index::{ChainId, ChainKey, Index, ShapeId, ShapeKey},
+    table::Table,
     tree::{DomainId, Slot, Tree},
 };
 
@@ -61,8 +62,8 @@ pub struct Cluster {
     columns: BTreeMap<String, usize>,
     pub(crate) nodes: Vec<Option<NodeState>>,
     vacant: Vec<Slot>,
-    by_name: BTreeMap<NodeName, Slot>,
-    uses: BTreeMap<String, (Slot, Resources)>,
+    by_name: Table<NodeName, Slot>,
+    uses: Table<String, (Slot, Resources)>,
     /// How many pods fit where.
     pub index: Index,
 }
@@ -231,16 +232,19 @@ impl Cluster {
     /// Adds (`sign` 1) or takes away (−1) use of nodes, the same on each.
     pub fn charge(&mut self, slots: &[Slot], requests: &Resources, sign: i64) {
         let amounts = self.amounts(requests);
-        for slot in slots {
-            let Some(node) = self.nodes[*slot].as_mut() else { continue };
+        // Several pods of one node stand together.
+        for pods in slots.chunk_by(|slot, next| slot == next) {
+            let (slot, count) = (pods[0], pods.len());
+            let Some(node) = self.nodes[slot].as_mut() else { continue };
+            let times = sign.saturating_mul(count as i64);
             for (column, amount) in &amounts {
                 let used = cell(&mut node.used, *column);
-                *used = used.saturating_add(amount.saturating_mul(sign));
+                *used = used.saturating_add(amount.saturating_mul(times));
             }
-            node.users = if sign > 0 { node.users + 1 } else { node.users.saturating_sub(1) };
-            self.index.note(*slot);
+            node.users = if sign > 0 { node.users + count } else { node.users.saturating_sub(count) };
+            self.index.note(slot);
             if sign < 0 {
-                self.forget_if_unused(*slot);
+                self.forget_if_unused(slot);
             }
         }
     }

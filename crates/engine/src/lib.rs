@@ -39,11 +39,13 @@ mod nodes;
 mod occupancy;
 mod place;
 mod problem;
+mod rank;
 mod replan;
 mod search;
 mod solve;
 mod spares;
 mod spec;
+mod table;
 mod tree;
 mod trial;
 

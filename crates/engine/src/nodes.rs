@@ -3,6 +3,7 @@
 use crate::{
     forest,
     problem::Problem,
+    rank,
     tree::{DomainId, Slot},
 };
 
@@ -25,7 +26,7 @@ pub fn by_room(problem: &Problem<'_>, leaf: DomainId, chunk: u64) -> Vec<(u64, S
         .domain(leaf)
         .nodes
         .iter()
-        .map(|slot| (u64::from(problem.cluster.index.cell(shape, *slot).fit) / chunk * chunk, *slot))
+        .map(|slot| (u64::from(problem.cluster.index.fit(shape, *slot)) / chunk * chunk, *slot))
         .filter(|(room, _)| *room > 0)
         .collect();
     rooms.sort_by_key(|(room, slot)| (std::cmp::Reverse(*room), *slot));
@@ -34,19 +35,29 @@ pub fn by_room(problem: &Problem<'_>, leaf: DomainId, chunk: u64) -> Vec<(u64, S
 
 /// Puts pods of the first role on nodes of a leaf domain: the fewest nodes, and of those rather the fuller ones.
 pub fn choose(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> Vec<(Slot, u32)> {
-    if one_block_each(problem, chunk) {
-        let index = &problem.cluster.index;
-        let shape = problem.on.ids[0].shape;
-        let holds = |slot: &&Slot| u64::from(index.cell(shape, **slot).fit) >= chunk;
-        let nodes = problem.cluster.tree.domain(leaf).nodes.iter().filter(holds);
-        return nodes.take((pods / chunk) as usize).map(|slot| (*slot, chunk as u32)).collect();
-    }
     let mut chosen: Vec<(Slot, u32)> = tightest(&by_room(problem, leaf, chunk), pods)
         .into_iter()
         .map(|(slot, pods)| (slot, pods as u32))
         .collect();
     chosen.sort_unstable();
     chosen
+}
+
+/// As [`choose`], one entry a pod.
+pub fn list(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64, all: &mut Vec<Slot>) {
+    if !one_block_each(problem, chunk) {
+        for (slot, on_node) in choose(problem, leaf, pods, chunk) {
+            all.extend(std::iter::repeat_n(slot, on_node as usize));
+        }
+        return;
+    }
+    let index = &problem.cluster.index;
+    let shape = problem.on.ids[0].shape;
+    let holds = |slot: &&Slot| u64::from(index.fit(shape, **slot)) >= chunk;
+    let nodes = problem.cluster.tree.domain(leaf).nodes.iter().filter(holds);
+    for slot in nodes.take((pods / chunk) as usize) {
+        all.extend(std::iter::repeat_n(*slot, chunk as usize));
+    }
 }
 
 /// The fewest bins, and among those rather small ones, that hold `wanted`. `bins` are sorted, largest first.
@@ -92,13 +103,16 @@ pub fn tightest(bins: &[(u64, usize)], wanted: u64) -> Vec<(usize, u64)> {
 
 /// The fewest nodes of a leaf domain that hold this many pods of the first role.
 pub fn fewest(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> u64 {
-    let mut held = 0;
-    by_room(problem, leaf, chunk)
-        .iter()
-        .take_while(|(room, _)| {
-            let more = held < pods;
-            held += room;
-            more
-        })
-        .count() as u64
+    let index = &problem.cluster.index;
+    let shape = problem.on.ids[0].shape;
+    // Nodes by room: there are few rooms, and counting is faster than sorting.
+    let mut rooms: Vec<u32> = Vec::with_capacity((u64::from(index.largest(shape)) / chunk) as usize + 1);
+    for slot in &problem.cluster.tree.domain(leaf).nodes {
+        let room = (u64::from(index.fit(shape, *slot)) / chunk) as usize;
+        if rooms.len() <= room {
+            rooms.resize(room + 1, 0);
+        }
+        rooms[room] += 1;
+    }
+    rank::largest_first(&rooms, pods.div_ceil(chunk)).0
 }

@@ -69,6 +69,12 @@ impl Found {
     /// Names it.
     pub fn placement(&self, cluster: &Cluster, gang: &Gang) -> Placement {
         let name = |slot: &Slot| cluster.node(*slot).map(|node| node.name.clone());
+        // To copy a name is a locked increment, and these wait for one another. Plain loads do not: so the names, which lie
+        // all over the memory of a large cluster, are brought near first.
+        for slot in self.pods.iter().flatten() {
+            let first = cluster.node(*slot).and_then(|node| node.name.as_str().as_bytes().first());
+            std::hint::black_box(first);
+        }
         let mut placement = Placement::default();
         for (role, pods) in gang.roles.iter().zip(&self.pods) {
             let class = self.class.filter(|_| role.devices > 0).map(|class| gang.classes[class].name.clone());
@@ -179,9 +185,7 @@ fn quick(problem: &Problem<'_>) -> Option<fast::Picked> {
 fn finish_picked(problem: &Problem<'_>, picked: &fast::Picked) -> Found {
     let mut pods = Vec::with_capacity(picked.leaves.iter().map(|(_, pods)| *pods as usize).sum());
     for (leaf, count) in &picked.leaves {
-        for (slot, on_node) in nodes::choose(problem, *leaf, *count, picked.chunk) {
-            pods.extend(std::iter::repeat_n(slot, on_node as usize));
-        }
+        nodes::list(problem, *leaf, *count, picked.chunk, &mut pods);
     }
     let pods = vec![pods];
     let spares = spares::choose(problem, &pods);
