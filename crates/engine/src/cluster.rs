@@ -10,7 +10,8 @@ use muster_model::{Node, NodeName, Resources, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    index::{ChainId, ChainKey, Index, ShapeId, ShapeKey},
+    chain::ChainKey,
+    index::{ChainId, Index, ShapeId, ShapeKey},
     table::Table,
     tree::{DomainId, Slot, Tree},
 };

@@ -10,10 +10,9 @@
 use std::borrow::Cow;
 
 use crate::{
+    chain::LARGEST_BUCKET,
     cost::potential,
-    forest,
-    index::LARGEST_BUCKET,
-    nodes,
+    forest, nodes,
     problem::Problem,
     rank,
     tree::{DomainId, Tree},

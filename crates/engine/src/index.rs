@@ -17,6 +17,7 @@ use muster_model::{
 use std::collections::BTreeMap;
 
 use crate::{
+    chain::{Chain, ChainKey, at_mut, more_blocks},
     cluster::{Amounts, NodeState},
     tree::{DomainId, Slot, Tree},
 };
@@ -27,9 +28,6 @@ const MOST_SHAPES: usize = 64;
 const MOST_CHAINS: usize = 256;
 /// Changes noted before everything is dropped rather than caught up with.
 const LONGEST_LOG: usize = 1_000_000;
-/// Leaf domains with more blocks than this share a bucket.
-pub const LARGEST_BUCKET: usize = 1_023;
-
 /// Index of a shape.
 pub type ShapeId = usize;
 /// Index of a chain.
@@ -160,6 +158,15 @@ struct Shape {
 }
 
 impl Shape {
+    /// More (or fewer) pods fit a leaf domain, now or empty.
+    fn count_pods(&mut self, tree: &Tree, leaf: DomainId, delta: i64, empty: bool) {
+        let counts = if empty { &mut self.empty } else { &mut self.count };
+        for domain in tree.ancestors(leaf) {
+            let count = at_mut(counts, domain);
+            *count = (i64::from(*count) + delta) as u32;
+        }
+    }
+
     /// Counts a node's refusal in (`true`) or out.
     fn count_refusal(&mut self, refusal: Option<NodeRefusal>, add: bool) {
         let Some(refusal) = refusal else { return };
@@ -171,89 +178,10 @@ impl Shape {
     }
 }
 
-/// Segments as the index counts them: blocks of `chunk` pods close at the node, and at each depth `ratio` of what
-/// comes up make one block.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChainKey {
-    /// Which shape.
-    pub shape: ShapeId,
-    /// Pods of a block that closes at the node.
-    pub chunk: u32,
-    /// By depth, from the root to the leaf domains.
-    pub ratios: Vec<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Chain {
-    key: ChainKey,
-    /// Blocks that come up to a domain, before its own ratio; now and empty.
-    raw: Vec<u32>,
-    empty: Vec<u32>,
-    /// Leaf domains by blocks, as bit sets over domain ids.
-    buckets: Vec<Vec<u64>>,
-    /// By outer domain: how many leaf domains inside it have each number of blocks (0 is not counted).
-    histograms: Vec<Vec<u32>>,
-}
-
-impl Chain {
-    fn new(key: ChainKey) -> Self {
-        Self { key, raw: Vec::new(), empty: Vec::new(), buckets: Vec::new(), histograms: Vec::new() }
-    }
-
-    /// A node's fit changed: carries the difference up as far as it shows.
-    fn change(&mut self, tree: &Tree, leaf: DomainId, before: u16, after: u16, empty: bool) {
-        let chunk = self.key.chunk;
-        let mut delta = i64::from(u32::from(after) / chunk) - i64::from(u32::from(before) / chunk);
-        let mut at = leaf;
-        let mut depth = tree.leaf_depth();
-        while delta != 0 {
-            let ratio = self.key.ratios[depth];
-            let raw = at_mut(if empty { &mut self.empty } else { &mut self.raw }, at);
-            let old = *raw / ratio;
-            *raw = (i64::from(*raw) + delta) as u32;
-            let new = *raw / ratio;
-            delta = i64::from(new) - i64::from(old);
-            if depth == tree.leaf_depth() && !empty && delta != 0 {
-                self.move_bucket(tree, at, old as usize, new as usize);
-            }
-            if depth == 0 {
-                break;
-            }
-            at = tree.parent(at);
-            depth -= 1;
-        }
-    }
-
-    /// A leaf domain has another number of blocks.
-    fn move_bucket(&mut self, tree: &Tree, leaf: DomainId, old: usize, new: usize) {
-        let (old, new) = (old.min(LARGEST_BUCKET), new.min(LARGEST_BUCKET));
-        if old == new {
-            return;
-        }
-        let (word, bit) = (leaf / 64, 1_u64 << (leaf % 64));
-        if old > 0 {
-            self.buckets[old][word] &= !bit;
-        }
-        if new > 0 {
-            *at_mut(at_mut(&mut self.buckets, new), word) |= bit;
-        }
-        for outer in tree.ancestors(leaf).skip(1) {
-            let histogram = at_mut(&mut self.histograms, outer);
-            if old > 0 {
-                histogram[old] -= 1;
-            }
-            if new > 0 {
-                *at_mut(histogram, new) += 1;
-            }
-        }
-    }
-}
-
-fn at_mut<T: Default + Clone>(list: &mut Vec<T>, index: usize) -> &mut T {
-    if list.len() <= index {
-        list.resize(index + 1, T::default());
-    }
-    &mut list[index]
+/// Slots that stand together and lie in one leaf domain.
+fn runs<'a>(nodes: &'a [Option<NodeState>], log: &'a [Slot]) -> impl Iterator<Item = &'a [Slot]> {
+    let leaf = |slot: &Slot| nodes.get(*slot).and_then(Option::as_ref).and_then(|node| node.leaf);
+    log.chunk_by(move |one, other| leaf(one) == leaf(other))
 }
 
 /// All shapes and chains.
@@ -273,6 +201,8 @@ pub struct Index {
     log: Vec<Slot>,
     /// How much of the log some shape has taken in.
     taken: usize,
+    /// Scratch: for each chain of a shape, blocks that came.
+    more: Vec<i64>,
     /// Counts how often everything was dropped: ids from before are void.
     pub generation: u64,
     /// While true, increases of fits are trials and wake nobody.
@@ -354,8 +284,8 @@ impl Index {
         for (slot, node) in nodes.iter().enumerate() {
             if let Some(leaf) = node.as_ref().and_then(|node| node.leaf) {
                 let cell = self.cell(key.shape, slot);
-                chain.change(tree, leaf, 0, cell.fit, false);
-                chain.change(tree, leaf, 0, cell.empty, true);
+                chain.change(tree, leaf, more_blocks(key.chunk, 0, cell.fit), false);
+                chain.change(tree, leaf, more_blocks(key.chunk, 0, cell.empty), true);
             }
         }
         self.shapes[key.shape].chains.push(id);
@@ -395,14 +325,10 @@ impl Index {
         if after > before && !empty && !self.quiet {
             shape.version += 1;
         }
-        let delta = u32::from(after).wrapping_sub(u32::from(before));
-        let counts = if empty { &mut shape.empty } else { &mut shape.count };
-        for domain in tree.ancestors(leaf) {
-            let count = at_mut(counts, domain);
-            *count = count.wrapping_add(delta);
-        }
+        shape.count_pods(tree, leaf, i64::from(after) - i64::from(before), empty);
         for chain in &shape.chains {
-            self.chains[*chain].change(tree, leaf, before, after, empty);
+            let chain = &mut self.chains[*chain];
+            chain.change(tree, leaf, more_blocks(chain.key.chunk, before, after), empty);
         }
     }
 
@@ -436,55 +362,68 @@ impl Index {
 
     /// Brings a shape up to date.
     pub fn sync(&mut self, tree: &Tree, nodes: &[Option<NodeState>], id: ShapeId) {
-        for at in self.shapes[id].seen..self.log.len() {
-            let slot = self.log[at];
-            if let Some(node) = nodes.get(slot).and_then(Option::as_ref) {
-                self.refresh(tree, slot, node, id);
-            }
+        let log = std::mem::take(&mut self.log);
+        for slots in runs(nodes, &log[self.shapes[id].seen..]) {
+            self.refresh(tree, nodes, slots, id);
         }
+        self.log = log;
         self.shapes[id].seen = self.log.len();
         self.taken = self.log.len();
     }
 
-    /// Takes in that a node's use changed.
-    fn refresh(&mut self, tree: &Tree, slot: Slot, node: &NodeState, id: ShapeId) {
-        // A node that is in no domain, or has come since, is blocked or has no cell.
-        let (Some(leaf), Some(fit)) = (node.leaf, self.fits.get_mut(slot * self.stride + id)) else { return };
-        let old = *fit;
-        if old == BLOCKED {
-            return;
-        }
-        let shape = &mut self.shapes[id];
-        let new = node.fits(&shape.key.request, false) as u16;
-        if new == old {
-            return;
-        }
-        *fit = new;
-        if old == 0 {
-            shape.busy -= 1;
-        } else if new == 0 {
-            shape.busy += 1;
-        }
-        self.carry(tree, id, leaf, (old, new), false);
-    }
-
     /// Brings every shape up to date and empties the log.
     pub fn sync_all(&mut self, tree: &Tree, nodes: &[Option<NodeState>]) {
-        let first = self.shapes.iter().map(|shape| shape.seen).min().unwrap_or(self.log.len());
-        // Node by node: what is known of one stays near while all shapes look at it.
-        for at in first..self.log.len() {
-            let slot = self.log[at];
-            let Some(node) = nodes.get(slot).and_then(Option::as_ref) else { continue };
+        let mut log = std::mem::take(&mut self.log);
+        let first = self.shapes.iter().map(|shape| shape.seen).min().unwrap_or(log.len());
+        // What is known of a node stays near while all shapes look at it. To look again at what one has seen does no harm.
+        for slots in runs(nodes, &log[first..]) {
             for id in 0..self.shapes.len() {
-                if self.shapes[id].seen <= at {
-                    self.refresh(tree, slot, node, id);
-                }
+                self.refresh(tree, nodes, slots, id);
             }
         }
-        self.log.clear();
-        self.taken = 0;
+        log.clear();
+        (self.log, self.taken) = (log, 0);
         for shape in &mut self.shapes {
             shape.seen = 0;
+        }
+    }
+
+    /// Takes in that the use of some nodes of one leaf domain changed. What they add up to is carried up the tree once.
+    fn refresh(&mut self, tree: &Tree, nodes: &[Option<NodeState>], slots: &[Slot], id: ShapeId) {
+        let shape = &mut self.shapes[id];
+        let (mut leaf, mut pods, mut rose) = (None, 0, false);
+        self.more.clear();
+        self.more.resize(shape.chains.len(), 0);
+        for slot in slots {
+            let Some(node) = nodes.get(*slot).and_then(Option::as_ref) else { continue };
+            // A node that is in no domain is blocked or has no cell.
+            let Some(fit) = self.fits.get_mut(slot * self.stride + id).filter(|fit| **fit != BLOCKED) else {
+                continue;
+            };
+            let (old, new) = (*fit, node.fits(&shape.key.request, false) as u16);
+            if old == new {
+                continue;
+            }
+            *fit = new;
+            if old == 0 {
+                shape.busy -= 1;
+            } else if new == 0 {
+                shape.busy += 1;
+            }
+            leaf = node.leaf;
+            rose |= new > old;
+            pods += i64::from(new) - i64::from(old);
+            for (more, chain) in self.more.iter_mut().zip(&shape.chains) {
+                *more += more_blocks(self.chains[*chain].key.chunk, old, new);
+            }
+        }
+        let Some(leaf) = leaf else { return };
+        shape.version += u64::from(rose && !self.quiet);
+        if pods != 0 {
+            shape.count_pods(tree, leaf, pods, false);
+        }
+        for (more, chain) in self.more.iter().zip(&shape.chains) {
+            self.chains[*chain].change(tree, leaf, *more, false);
         }
     }
 

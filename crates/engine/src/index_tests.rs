@@ -4,12 +4,7 @@ use muster_model::{Node, NodeName, Resources, Uid};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-use crate::{
-    Engine, Event,
-    cluster::Cluster,
-    index::{ChainKey, ShapeKey},
-    tree::DomainId,
-};
+use crate::{Engine, Event, chain::ChainKey, cluster::Cluster, index::ShapeKey, tree::DomainId};
 
 #[derive(Clone, Debug)]
 enum Change {

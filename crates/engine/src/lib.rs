@@ -22,6 +22,7 @@
 
 mod blocks;
 mod bound;
+mod chain;
 mod changes;
 mod cluster;
 mod cost;

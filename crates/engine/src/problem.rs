@@ -7,9 +7,10 @@
 use muster_model::{AcceleratorClass, Gang, Reason};
 
 use crate::{
+    chain::ChainKey,
     cluster::Cluster,
     forest,
-    index::{ChainId, ChainKey, ShapeId, ShapeKey},
+    index::{ChainId, ShapeId, ShapeKey},
     spec::{self, Objective, RoleSpec, Spec},
     tree::{DomainId, ROOT, Tree},
 };
