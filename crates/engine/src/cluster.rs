@@ -19,19 +19,41 @@ use crate::{
 /// Amounts by column.
 pub type Amounts = Vec<(usize, i64)>;
 
+/// Columns that a node keeps beside everything else of it: as many resources as most clusters have.
+const NEAR: usize = 8;
+
+/// Amounts by column, 0 where nothing was set. Events come for nodes all over memory, so that the first columns are no
+/// step further away.
+#[derive(Clone, Debug, Default)]
+struct Columns {
+    near: [i64; NEAR],
+    far: Vec<i64>,
+}
+
+impl Columns {
+    fn get(&self, column: usize) -> i64 {
+        self.near.get(column).or_else(|| self.far.get(column - NEAR)).copied().unwrap_or(0)
+    }
+
+    fn clear(&mut self) {
+        self.near = [0; NEAR];
+        self.far.clear();
+    }
+}
+
 /// A node as the engine keeps it.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// Name.
     pub name: NodeName,
-    /// Its facts; `None` while only use of it is known.
-    pub facts: Option<Node>,
+    /// Its facts; `None` while only use of it is known. Apart, so that what changes often lies together.
+    pub facts: Option<Box<Node>>,
     /// Its leaf domain, if its facts are known.
     pub leaf: Option<DomainId>,
     /// Allocatable, by column.
-    allocatable: Vec<i64>,
+    allocatable: Columns,
     /// Used, by column.
-    used: Vec<i64>,
+    used: Columns,
     /// How many users it has (so that it can be forgotten).
     users: usize,
 }
@@ -39,19 +61,21 @@ pub struct NodeState {
 impl NodeState {
     /// What is left in a column, or in all of it were the node empty.
     pub fn left(&self, column: usize, empty: bool) -> i64 {
-        let all = self.allocatable.get(column).copied().unwrap_or(0);
-        if empty { all } else { all.saturating_sub(self.used.get(column).copied().unwrap_or(0)) }
+        let all = self.allocatable.get(column);
+        if empty { all } else { all.saturating_sub(self.used.get(column)) }
     }
 
     /// How many times a request fits now, or were the node empty.
     pub fn fits(&self, request: &[(usize, i64)], empty: bool) -> u32 {
-        let times = request
-            .iter()
-            .filter(|(_, amount)| *amount > 0)
-            .map(|(column, amount)| self.left(*column, empty).max(0) / amount)
-            .min()
-            .unwrap_or(0);
-        u32::try_from(times).unwrap_or(u32::MAX).min(crate::MAX_PODS_PER_NODE)
+        let mut least = None;
+        for (column, amount) in request.iter().filter(|(_, amount)| *amount > 0) {
+            let left = self.left(*column, empty).max(0);
+            // A division takes as long as a dozen multiplications, and only the scarcest resource needs one.
+            if least.is_none_or(|times| amount.checked_mul(times).is_none_or(|all| left < all)) {
+                least = Some((left / amount).min(i64::from(crate::MAX_PODS_PER_NODE)));
+            }
+        }
+        least.map_or(0, |times| times as u32)
     }
 }
 
@@ -84,7 +108,7 @@ impl Cluster {
     pub fn nodes(&self) -> impl Iterator<Item = (Slot, &NodeState, &Node)> {
         self.nodes.iter().enumerate().filter_map(|(slot, node)| {
             let node = node.as_ref()?;
-            Some((slot, node, node.facts.as_ref()?))
+            Some((slot, node, node.facts.as_deref()?))
         })
     }
 
@@ -117,8 +141,8 @@ impl Cluster {
             name: name.clone(),
             facts: None,
             leaf: None,
-            allocatable: Vec::new(),
-            used: Vec::new(),
+            allocatable: Columns::default(),
+            used: Columns::default(),
             users: 0,
         };
         let slot = if let Some(slot) = self.vacant.pop() {
@@ -181,16 +205,16 @@ impl Cluster {
         let slot = self.slot_or_new(&facts.name);
         let allocatable = self.amounts(&facts.allocatable);
         let Some(node) = self.nodes[slot].as_mut() else { return };
-        if node.facts.as_ref() == Some(facts) {
+        if node.facts.as_deref() == Some(facts) {
             return;
         }
-        let old = node.facts.replace(facts.clone());
-        node.allocatable.iter_mut().for_each(|amount| *amount = 0);
+        let old = node.facts.replace(Box::new(facts.clone()));
+        node.allocatable.clear();
         for (column, amount) in allocatable {
             *cell(&mut node.allocatable, column) = amount;
         }
         if old.as_ref().is_none_or(|old| old.labels != facts.labels) {
-            self.relabel(slot, old.as_ref(), facts);
+            self.relabel(slot, old.as_deref(), facts);
         }
         if let Some(node) = self.nodes[slot].as_ref() {
             self.index.admit(&self.tree, slot, node);
@@ -271,8 +295,9 @@ impl Cluster {
         }
         // The new use first: the node's slot is not forgotten in between.
         self.charge(&[slot], &requests, 1);
-        self.end_use(&id);
-        self.uses.insert(id, (slot, requests));
+        if let Some((slot, requests)) = self.uses.insert(id, (slot, requests)) {
+            self.charge(&[slot], &requests, -1);
+        }
     }
 
     /// Foreign use ended.
@@ -326,9 +351,13 @@ impl Cluster {
     }
 }
 
-fn cell(amounts: &mut Vec<i64>, column: usize) -> &mut i64 {
-    if amounts.len() <= column {
-        amounts.resize(column + 1, 0);
+fn cell(amounts: &mut Columns, column: usize) -> &mut i64 {
+    if column < NEAR {
+        return &mut amounts.near[column];
     }
-    &mut amounts[column]
+    let far = column - NEAR;
+    if amounts.far.len() <= far {
+        amounts.far.resize(far + 1, 0);
+    }
+    &mut amounts.far[far]
 }

@@ -79,7 +79,7 @@ impl ShapeKey {
     }
 
     fn cell(&self, node: &NodeState) -> Cell {
-        let Some(facts) = node.facts.as_ref().filter(|_| node.leaf.is_some()) else { return Cell::NONE };
+        let Some(facts) = node.facts.as_deref().filter(|_| node.leaf.is_some()) else { return Cell::NONE };
         let lasting = self.lasting_refusal(facts);
         let empty = if lasting.is_none() { node.fits(&self.request, true) as u16 } else { 0 };
         let transient = if !facts.ready {

@@ -68,7 +68,11 @@ pub struct Found {
 impl Found {
     /// Names it.
     pub fn placement(&self, cluster: &Cluster, gang: &Gang) -> Placement {
-        let name = |slot: &Slot| cluster.node(*slot).map(|node| node.name.clone());
+        let names = |slots: &[Slot]| {
+            let mut names = Vec::with_capacity(slots.len());
+            names.extend(slots.iter().filter_map(|slot| cluster.node(*slot)).map(|node| node.name.clone()));
+            names
+        };
         // To copy a name is a locked increment, and these wait for one another. Plain loads do not: so the names, which lie
         // all over the memory of a large cluster, are brought near first.
         for slot in self.pods.iter().flatten() {
@@ -82,14 +86,10 @@ impl Found {
             placement.units.extend(units.map(|(index, slots)| PlacedUnit {
                 id: UnitId { role: role.name.clone(), index: index as u32 },
                 class: class.clone(),
-                nodes: slots.iter().filter_map(name).collect(),
+                nodes: names(slots),
             }));
         }
-        placement.spares = self
-            .spares
-            .iter()
-            .map(|(role, slots)| (role.clone(), slots.iter().filter_map(name).collect()))
-            .collect();
+        placement.spares = self.spares.iter().map(|(role, slots)| (role.clone(), names(slots))).collect();
         placement
     }
 }

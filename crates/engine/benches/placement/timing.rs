@@ -6,7 +6,7 @@ use std::{
 };
 
 /// How often each question is asked.
-pub const PASSES: usize = 5;
+pub const PASSES: usize = 15;
 
 pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
