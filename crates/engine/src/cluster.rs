@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     chain::ChainKey,
     index::{ChainId, Index, ShapeId, ShapeKey},
-    table::Table,
+    table::{self, Places, Table},
     tree::{DomainId, Slot, Tree},
 };
 
@@ -20,24 +20,24 @@ use crate::{
 pub type Amounts = Vec<(usize, i64)>;
 
 /// Columns that a node keeps beside everything else of it: as many resources as most clusters have.
-const NEAR: usize = 8;
+const NEAR: usize = 7;
 
-/// Amounts by column, 0 where nothing was set. Events come for nodes all over memory, so that the first columns are no
-/// step further away.
+/// Amounts by column, 0 where nothing was set. Events come for nodes all over memory: the first columns are one line of
+/// the cache, and no step further away.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 struct Columns {
     near: [i64; NEAR],
-    far: Vec<i64>,
+    far: Option<Box<Far>>,
 }
+
+#[derive(Clone, Debug, Default)]
+struct Far(Vec<i64>);
 
 impl Columns {
     fn get(&self, column: usize) -> i64 {
-        self.near.get(column).or_else(|| self.far.get(column - NEAR)).copied().unwrap_or(0)
-    }
-
-    fn clear(&mut self) {
-        self.near = [0; NEAR];
-        self.far.clear();
+        let far = || self.far.as_ref()?.0.get(column - NEAR);
+        self.near.get(column).or_else(far).copied().unwrap_or(0)
     }
 }
 
@@ -87,7 +87,7 @@ pub struct Cluster {
     columns: BTreeMap<String, usize>,
     pub(crate) nodes: Vec<Option<NodeState>>,
     vacant: Vec<Slot>,
-    by_name: Table<NodeName, Slot>,
+    by_name: Places,
     uses: Table<String, (Slot, Resources)>,
     /// How many pods fit where.
     pub index: Index,
@@ -101,7 +101,8 @@ impl Cluster {
 
     /// Slot of a node by name.
     pub fn slot(&self, name: &str) -> Option<Slot> {
-        self.by_name.get(name).copied()
+        let is_it = |slot: usize| self.node(slot).is_some_and(|node| node.name.as_str() == name);
+        self.by_name.find(table::hash(name), is_it)
     }
 
     /// All nodes whose facts are known, by slot.
@@ -134,8 +135,8 @@ impl Cluster {
 
     /// Slot of a node, known or not yet.
     pub fn slot_or_new(&mut self, name: &NodeName) -> Slot {
-        if let Some(slot) = self.by_name.get(name) {
-            return *slot;
+        if let Some(slot) = self.slot(name.as_str()) {
+            return slot;
         }
         let state = NodeState {
             name: name.clone(),
@@ -152,7 +153,7 @@ impl Cluster {
             self.nodes.push(Some(state));
             self.nodes.len() - 1
         };
-        self.by_name.insert(name.clone(), slot);
+        self.by_name.add(table::hash(name.as_str()), slot);
         slot
     }
 
@@ -161,7 +162,7 @@ impl Cluster {
             && node.facts.is_none()
             && node.users == 0
         {
-            self.by_name.remove(&node.name);
+            self.by_name.remove(table::hash(node.name.as_str()), |other| other == slot);
             self.nodes[slot] = None;
             self.vacant.push(slot);
         }
@@ -209,7 +210,7 @@ impl Cluster {
             return;
         }
         let old = node.facts.replace(Box::new(facts.clone()));
-        node.allocatable.clear();
+        node.allocatable = Columns::default();
         for (column, amount) in allocatable {
             *cell(&mut node.allocatable, column) = amount;
         }
@@ -245,7 +246,7 @@ impl Cluster {
             self.index.withdraw(&self.tree, slot, leaf);
             self.tree.remove(slot, leaf);
         }
-        node.allocatable.clear();
+        node.allocatable = Columns::default();
         if let Some(old) = node.facts.take()
             && self.tree.count_labels(&old.labels, false)
         {
@@ -340,11 +341,11 @@ impl Cluster {
     /// Hides nodes from a shape (`true`) or shows them again. Nobody is woken by it.
     pub fn hide(&mut self, nodes: &BTreeSet<NodeName>, shape: ShapeId, hidden: bool) {
         let quiet = std::mem::replace(&mut self.index.quiet, true);
-        for slot in nodes.iter().filter_map(|name| self.by_name.get(name.as_str())) {
-            let Some(node) = self.nodes[*slot].as_ref() else { continue };
+        for slot in nodes.iter().filter_map(|name| self.slot(name.as_str())).collect::<Vec<_>>() {
+            let Some(node) = self.nodes[slot].as_ref() else { continue };
             match node.leaf {
-                Some(leaf) if hidden => self.index.hide(&self.tree, *slot, shape, leaf),
-                _ => self.index.admit(&self.tree, *slot, node),
+                Some(leaf) if hidden => self.index.hide(&self.tree, slot, shape, leaf),
+                _ => self.index.admit(&self.tree, slot, node),
             }
         }
         self.index.quiet = quiet;
@@ -355,9 +356,9 @@ fn cell(amounts: &mut Columns, column: usize) -> &mut i64 {
     if column < NEAR {
         return &mut amounts.near[column];
     }
-    let far = column - NEAR;
-    if amounts.far.len() <= far {
-        amounts.far.resize(far + 1, 0);
+    let far = &mut amounts.far.get_or_insert_default().0;
+    if far.len() <= column - NEAR {
+        far.resize(column - NEAR + 1, 0);
     }
-    &mut amounts.far[far]
+    &mut far[column - NEAR]
 }
