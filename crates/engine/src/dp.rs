@@ -381,7 +381,7 @@ impl<'a> Search<'a> {
             for seg in self.spec.roles[i].segments.iter().filter(|seg| seg.depth == depth && !seg.required) {
                 charge += self.packing.loose(i, seg.pods, pods % seg.pods);
             }
-            if pods % self.sizes[i][depth] != 0 {
+            if !pods.is_multiple_of(self.sizes[i][depth]) {
                 return None;
             }
             after.push(pods / self.sizes[i][depth]);

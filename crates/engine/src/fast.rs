@@ -22,6 +22,8 @@ use crate::{
 const MOST_LEAVES: usize = 512;
 /// Outer domains compared in full.
 const MOST_OUTER: usize = 32;
+/// Outer domains that need equally few leaf domains, of which the tightest is taken.
+const MOST_PLANS: usize = 8;
 
 /// Where the pods of one role go.
 #[derive(Clone, Debug)]
@@ -306,19 +308,12 @@ fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
     if !counts.capped() && between(counts, depth).is_empty() {
         // Nothing lies between: histograms tell how many leaf domains each would need.
         let needs = |domain| rank::largest_first(&counts.histogram(domain), blocks).0;
-        let mut best: Option<(u64, DomainId)> = None;
-        for (.., domain) in candidates {
-            let leaves = needs(domain);
-            if best.is_none_or(|(least, _)| leaves < least) {
-                best = Some((leaves, domain));
-            }
-            if leaves == floor {
-                all_proven = true;
-                break;
-            }
-        }
-        let Some((_, domain)) = best else { return Outcome::Elsewhere };
-        return found(fill(counts, domain, depth, need).leaves, all_proven);
+        let needed: Vec<u64> = candidates.iter().map(|(.., domain)| needs(*domain)).collect();
+        let Some(least) = needed.iter().min() else { return Outcome::Elsewhere };
+        let few = candidates.iter().zip(&needed).filter(|(_, leaves)| *leaves == least);
+        let plans = few.take(MOST_PLANS).map(|((.., domain), _)| fill(counts, *domain, depth, need).leaves);
+        let best = plans.min_by_key(|leaves| tightness(counts, leaves)).unwrap_or_default();
+        return found(best, all_proven || *least == floor);
     }
     let mut best: Option<(Vec<u64>, Leaves)> = None;
     for (.., domain) in candidates {
@@ -335,6 +330,19 @@ fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
         }
     }
     best.map_or(Outcome::Elsewhere, |(_, leaves)| found(leaves, all_proven))
+}
+
+/// How little a plan leaves to later gangs: empty leaf domains opened, then blocks of usual sizes lost.
+fn tightness(counts: &Counts<'_>, leaves: &Leaves) -> (u64, u64) {
+    let index = &counts.problem.cluster.index;
+    let shape = counts.problem.on.ids[0].shape;
+    let (mut opened, mut lost) = (0, 0);
+    for (leaf, blocks) in leaves {
+        let count = counts.count(*leaf);
+        opened += u64::from(index.count(shape, *leaf, false) == index.count(shape, *leaf, true));
+        lost += potential(count) - potential(count - blocks * counts.unit());
+    }
+    (opened, lost)
 }
 
 /// Leaf domains with blocks, in the order of the tree.

@@ -1,11 +1,15 @@
 //! The last step down: which nodes of a leaf domain hold the pods that were given to it.
 
 use crate::{
+    chain::at_mut,
     forest,
     problem::Problem,
     rank,
     tree::{DomainId, Slot},
 };
+
+/// Nodes that hold fewer blocks than this are counted without asking for memory.
+const FEW_ROOMS: usize = 64;
 
 /// Whether every node holds at most one block of `chunk` pods that share a node, so that nodes need no choosing.
 pub fn one_block_each(problem: &Problem<'_>, chunk: u64) -> bool {
@@ -106,13 +110,20 @@ pub fn fewest(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> u
     let index = &problem.cluster.index;
     let shape = problem.on.ids[0].shape;
     // Nodes by room: there are few rooms, and counting is faster than sorting.
-    let mut rooms: Vec<u32> = Vec::with_capacity((u64::from(index.largest(shape)) / chunk) as usize + 1);
+    let mut few = [0_u32; FEW_ROOMS];
+    let mut many = Vec::new();
     for slot in &problem.cluster.tree.domain(leaf).nodes {
         let room = (u64::from(index.fit(shape, *slot)) / chunk) as usize;
-        if rooms.len() <= room {
-            rooms.resize(room + 1, 0);
+        if let Some(count) = few.get_mut(room) {
+            *count += 1;
+        } else {
+            *at_mut(&mut many, room) += 1;
         }
-        rooms[room] += 1;
     }
-    rank::largest_first(&rooms, pods.div_ceil(chunk)).0
+    let wanted = pods.div_ceil(chunk);
+    if many.is_empty() {
+        return rank::largest_first(&few, wanted).0;
+    }
+    many[..FEW_ROOMS].copy_from_slice(&few);
+    rank::largest_first(&many, wanted).0
 }

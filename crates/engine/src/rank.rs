@@ -253,3 +253,82 @@ fn split(middles: &[Middle], want: usize) -> Option<Vec<usize>> {
     }
     Some(shares)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Middle, by_size, costs, keep_cheap, largest_first, split};
+    use proptest::prelude::*;
+    use std::cmp::Reverse;
+
+    /// Leaf domains' blocks, most first, and how many there are of each number.
+    fn bins(mut blocks: Vec<u64>) -> (Vec<u64>, Vec<u32>) {
+        blocks.retain(|blocks| *blocks > 0);
+        blocks.sort_unstable_by_key(|blocks| Reverse(*blocks));
+        let mut histogram = vec![0; blocks.first().map_or(1, |most| *most as usize + 1)];
+        for of in &blocks {
+            histogram[*of as usize] += 1;
+        }
+        (blocks, histogram)
+    }
+
+    /// Leaves taken one by one, and what they hold.
+    fn one_by_one(bins: &[u64], wanted: u64) -> Option<(u64, u64)> {
+        let mut held = 0;
+        let used = bins.iter().take_while(|blocks| {
+            let more = held < wanted;
+            held += if more { **blocks } else { 0 };
+            more
+        });
+        let used = used.count() as u64;
+        (held >= wanted).then_some((used, held))
+    }
+
+    proptest! {
+        #[test]
+        fn histograms_say_what_leaves_do(
+            blocks in prop::collection::vec(0..20_u64, 0..40),
+            inner in 1..5_u64,
+            wanted in 1..200_u64,
+        ) {
+            let all: u64 = blocks.iter().sum();
+            let (bins, histogram) = bins(blocks);
+            let expected = one_by_one(&bins, wanted).map_or(u64::MAX, |(used, _)| used);
+            prop_assert_eq!(largest_first(&histogram, wanted).0, expected);
+            let slots = (all / inner) as usize;
+            let expected: Vec<u64> = (0..=slots as u64)
+                .map(|share| {
+                    let (used, held) = one_by_one(&bins, share * inner).expect("it holds so many");
+                    (used << 40) | (u64::from(share > 0) << 20) | (held - share * inner).min(1_000)
+                })
+                .collect();
+            prop_assert_eq!(costs(&histogram, slots, inner), expected);
+        }
+
+        #[test]
+        fn sorting_by_counting_keeps_what_is_equal_in_place(blocks in prop::collection::vec(1..9_u64, 0..60)) {
+            let leaves: Vec<(usize, u64)> = blocks.iter().enumerate().map(|(id, blocks)| (id, *blocks)).collect();
+            let mut sorted: Vec<(u64, usize)> = blocks.iter().enumerate().map(|(at, b)| (*b, at)).collect();
+            sorted.sort_by_key(|(blocks, _)| Reverse(*blocks));
+            prop_assert_eq!(by_size(&leaves), sorted);
+        }
+
+        #[test]
+        fn the_cheap_middle_domains_are_enough(
+            all in prop::collection::vec(prop::collection::vec(1..30_u64, 1..5), 1..30),
+            want in 1..8_usize,
+        ) {
+            let middles = || all.iter().enumerate().map(|(id, costs)| {
+                Middle { id, costs: [0].into_iter().chain(costs.iter().copied()).collect() }
+            });
+            let cost = |middles: &[Middle]| {
+                let shares = split(middles, want)?;
+                assert_eq!(shares.iter().sum::<usize>(), want, "all blocks are given");
+                Some(middles.iter().zip(shares).map(|(middle, share)| middle.costs[share]).sum::<u64>())
+            };
+            let all: Vec<Middle> = middles().collect();
+            let mut few: Vec<Middle> = middles().collect();
+            keep_cheap(&mut few, want);
+            prop_assert_eq!(cost(&few), cost(&all));
+        }
+    }
+}
