@@ -10,29 +10,53 @@ use muster_model::{Node, NodeName, PodTerm, Resources, TaintEffect, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    index::{ChainId, ChainKey, Index, ShapeId, ShapeKey},
+    chain::ChainKey,
+    index::{ChainId, Index, ShapeId, ShapeKey},
     repulsion::{Repulsion, TermId},
+    table::{self, Places, Table},
     tree::{DomainId, Slot, Tree},
 };
 
 /// Amounts by column.
 pub type Amounts = Vec<(usize, i64)>;
 
+/// Columns that a node keeps beside everything else of it: as many resources as most clusters have.
+const NEAR: usize = 7;
+
+/// Amounts by column, 0 where nothing was set. Events come for nodes all over memory: the first columns are one line of
+/// the cache, and no step further away.
+#[derive(Clone, Debug, Default)]
+#[repr(align(64))]
+struct Columns {
+    near: [i64; NEAR],
+    far: Option<Box<Far>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Far(Vec<i64>);
+
+impl Columns {
+    fn get(&self, column: usize) -> i64 {
+        let far = || self.far.as_ref()?.0.get(column - NEAR);
+        self.near.get(column).or_else(far).copied().unwrap_or(0)
+    }
+}
+
 /// A node as the engine keeps it.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// Name.
     pub name: NodeName,
-    /// Its facts; `None` while only use of it is known.
-    pub facts: Option<Node>,
+    /// Its facts; `None` while only use of it is known. Apart, so that what changes often lies together.
+    pub facts: Option<Box<Node>>,
     /// Its leaf domain, if its facts are known.
     pub leaf: Option<DomainId>,
     /// Terms of pods' anti-affinity that are in force on it, of those that some shape names.
     pub repelled: Vec<TermId>,
     /// Allocatable, by column.
-    allocatable: Vec<i64>,
+    allocatable: Columns,
     /// Used, by column.
-    used: Vec<i64>,
+    used: Columns,
     /// How many users it has (so that it can be forgotten).
     users: usize,
 }
@@ -40,19 +64,21 @@ pub struct NodeState {
 impl NodeState {
     /// What is left in a column, or in all of it were the node empty.
     pub fn left(&self, column: usize, empty: bool) -> i64 {
-        let all = self.allocatable.get(column).copied().unwrap_or(0);
-        if empty { all } else { all.saturating_sub(self.used.get(column).copied().unwrap_or(0)) }
+        let all = self.allocatable.get(column);
+        if empty { all } else { all.saturating_sub(self.used.get(column)) }
     }
 
     /// How many times a request fits now, or were the node empty.
     pub fn fits(&self, request: &[(usize, i64)], empty: bool) -> u32 {
-        let times = request
-            .iter()
-            .filter(|(_, amount)| *amount > 0)
-            .map(|(column, amount)| self.left(*column, empty).max(0) / amount)
-            .min()
-            .unwrap_or(0);
-        u32::try_from(times).unwrap_or(u32::MAX).min(crate::MAX_PODS_PER_NODE)
+        let mut least = None;
+        for (column, amount) in request.iter().filter(|(_, amount)| *amount > 0) {
+            let left = self.left(*column, empty).max(0);
+            // A division takes as long as a dozen multiplications, and only the scarcest resource needs one.
+            if least.is_none_or(|times| amount.checked_mul(times).is_none_or(|all| left < all)) {
+                least = Some((left / amount).min(i64::from(crate::MAX_PODS_PER_NODE)));
+            }
+        }
+        least.map_or(0, |times| times as u32)
     }
 }
 
@@ -66,8 +92,8 @@ pub struct Cluster {
     implied: Vec<(usize, i64)>,
     pub(crate) nodes: Vec<Option<NodeState>>,
     vacant: Vec<Slot>,
-    by_name: BTreeMap<NodeName, Slot>,
-    uses: BTreeMap<String, (Slot, Resources)>,
+    by_name: Places,
+    uses: Table<String, (Slot, Resources)>,
     repulsion: Repulsion,
     /// Nodes with a taint that only asks to be avoided.
     pub soft_taints: usize,
@@ -83,14 +109,15 @@ impl Cluster {
 
     /// Slot of a node by name.
     pub fn slot(&self, name: &str) -> Option<Slot> {
-        self.by_name.get(name).copied()
+        let is_it = |slot: usize| self.node(slot).is_some_and(|node| node.name.as_str() == name);
+        self.by_name.find(table::hash(name), is_it)
     }
 
     /// All nodes whose facts are known, by slot.
     pub fn nodes(&self) -> impl Iterator<Item = (Slot, &NodeState, &Node)> {
         self.nodes.iter().enumerate().filter_map(|(slot, node)| {
             let node = node.as_ref()?;
-            Some((slot, node, node.facts.as_ref()?))
+            Some((slot, node, node.facts.as_deref()?))
         })
     }
 
@@ -141,16 +168,16 @@ impl Cluster {
 
     /// Slot of a node, known or not yet.
     pub fn slot_or_new(&mut self, name: &NodeName) -> Slot {
-        if let Some(slot) = self.by_name.get(name) {
-            return *slot;
+        if let Some(slot) = self.slot(name.as_str()) {
+            return slot;
         }
         let state = NodeState {
             name: name.clone(),
             facts: None,
             leaf: None,
             repelled: Vec::new(),
-            allocatable: Vec::new(),
-            used: Vec::new(),
+            allocatable: Columns::default(),
+            used: Columns::default(),
             users: 0,
         };
         let slot = if let Some(slot) = self.vacant.pop() {
@@ -160,7 +187,7 @@ impl Cluster {
             self.nodes.push(Some(state));
             self.nodes.len() - 1
         };
-        self.by_name.insert(name.clone(), slot);
+        self.by_name.add(table::hash(name.as_str()), slot);
         slot
     }
 
@@ -169,7 +196,7 @@ impl Cluster {
             && node.facts.is_none()
             && node.users == 0
         {
-            self.by_name.remove(&node.name);
+            self.by_name.remove(table::hash(node.name.as_str()), |other| other == slot);
             self.nodes[slot] = None;
             self.vacant.push(slot);
         }
@@ -213,20 +240,20 @@ impl Cluster {
         let slot = self.slot_or_new(&facts.name);
         let allocatable = self.amounts(&facts.allocatable);
         let Some(node) = self.nodes[slot].as_mut() else { return false };
-        if node.facts.as_ref() == Some(facts) {
+        if node.facts.as_deref() == Some(facts) {
             return false;
         }
-        let old = node.facts.replace(facts.clone());
+        let old = node.facts.replace(Box::new(facts.clone()));
         self.soft_taints = self.soft_taints + usize::from(is_soft(facts))
-            - old.as_ref().map_or(0, |old| usize::from(is_soft(old)));
-        node.allocatable.iter_mut().for_each(|amount| *amount = 0);
+            - old.as_deref().map_or(0, |old| usize::from(is_soft(old)));
+        node.allocatable = Columns::default();
         for (column, amount) in self.implied.iter().copied().chain(allocatable) {
             *cell(&mut node.allocatable, column) = amount;
         }
         let moved = old.as_ref().is_none_or(|old| old.labels != facts.labels);
         if moved {
             self.repulsion.nodes_changed();
-            self.relabel(slot, old.as_ref(), facts);
+            self.relabel(slot, old.as_deref(), facts);
         }
         if let Some(node) = self.nodes[slot].as_ref() {
             self.index.admit(&self.tree, slot, node);
@@ -258,11 +285,11 @@ impl Cluster {
             self.index.withdraw(&self.tree, slot, leaf);
             self.tree.remove(slot, leaf);
         }
-        node.allocatable.clear();
+        node.allocatable = Columns::default();
         node.repelled.clear();
         self.repulsion.nodes_changed();
         let old = node.facts.take();
-        self.soft_taints -= old.as_ref().map_or(0, |old| usize::from(is_soft(old)));
+        self.soft_taints -= old.as_deref().map_or(0, |old| usize::from(is_soft(old)));
         if let Some(old) = old
             && self.tree.count_labels(&old.labels, false)
         {
@@ -278,16 +305,19 @@ impl Cluster {
     }
 
     fn charge_amounts(&mut self, slots: &[Slot], amounts: &Amounts, sign: i64) {
-        for slot in slots {
-            let Some(node) = self.nodes[*slot].as_mut() else { continue };
+        // Several pods of one node stand together.
+        for pods in slots.chunk_by(|slot, next| slot == next) {
+            let (slot, count) = (pods[0], pods.len());
+            let Some(node) = self.nodes[slot].as_mut() else { continue };
+            let times = sign.saturating_mul(count as i64);
             for (column, amount) in amounts {
                 let used = cell(&mut node.used, *column);
-                *used = used.saturating_add(amount.saturating_mul(sign));
+                *used = used.saturating_add(amount.saturating_mul(times));
             }
-            node.users = if sign > 0 { node.users + 1 } else { node.users.saturating_sub(1) };
-            self.index.note(*slot);
+            node.users = if sign > 0 { node.users + count } else { node.users.saturating_sub(count) };
+            self.index.note(slot);
             if sign < 0 {
-                self.forget_if_unused(*slot);
+                self.forget_if_unused(slot);
             }
         }
     }
@@ -347,8 +377,8 @@ impl Cluster {
             return;
         }
         let facts = |name: &NodeName| {
-            let slot = self.by_name.get(name)?;
-            self.nodes[*slot].as_ref()?.facts.as_ref()
+            let slot = self.slot(name.as_str())?;
+            self.nodes[slot].as_ref()?.facts.as_deref()
         };
         let domains = self.repulsion.domains(facts);
         let mut changed: Vec<(Slot, Vec<TermId>)> = Vec::new();
@@ -402,11 +432,11 @@ impl Cluster {
     /// Hides nodes from a shape (`true`) or shows them again. Nobody is woken by it.
     pub fn hide(&mut self, nodes: &BTreeSet<NodeName>, shape: ShapeId, hidden: bool) {
         let quiet = std::mem::replace(&mut self.index.quiet, true);
-        for slot in nodes.iter().filter_map(|name| self.by_name.get(name.as_str())) {
-            let Some(node) = self.nodes[*slot].as_ref() else { continue };
+        for slot in nodes.iter().filter_map(|name| self.slot(name.as_str())).collect::<Vec<_>>() {
+            let Some(node) = self.nodes[slot].as_ref() else { continue };
             match node.leaf {
-                Some(leaf) if hidden => self.index.hide(&self.tree, *slot, shape, leaf),
-                _ => self.index.admit(&self.tree, *slot, node),
+                Some(leaf) if hidden => self.index.hide(&self.tree, slot, shape, leaf),
+                _ => self.index.admit(&self.tree, slot, node),
             }
         }
         self.index.quiet = quiet;
@@ -418,9 +448,13 @@ fn is_soft(facts: &Node) -> bool {
     facts.taints.iter().any(|taint| taint.effect == TaintEffect::PreferNoSchedule)
 }
 
-fn cell(amounts: &mut Vec<i64>, column: usize) -> &mut i64 {
-    if amounts.len() <= column {
-        amounts.resize(column + 1, 0);
+fn cell(amounts: &mut Columns, column: usize) -> &mut i64 {
+    if column < NEAR {
+        return &mut amounts.near[column];
     }
-    &mut amounts[column]
+    let far = &mut amounts.far.get_or_insert_default().0;
+    if far.len() <= column - NEAR {
+        far.resize(column - NEAR + 1, 0);
+    }
+    &mut far[column - NEAR]
 }

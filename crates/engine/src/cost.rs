@@ -10,12 +10,12 @@ use crate::{
 /// What may be charged, with its place in the packed cost.
 #[derive(Clone, Debug)]
 pub struct Packing {
-    /// For each objective of the order that adds up: shift and width.
-    fields: Vec<Option<(u32, u32)>>,
+    /// For each objective of the order that adds up: shift and width, and by how much its charges are divided.
+    fields: Vec<Option<((u32, u32), u64)>>,
     /// Charge for using a domain, by depth.
     pub domain: Vec<u128>,
-    /// Charge per broken block: role, size, charge.
-    pub broken: Vec<(usize, u32, u128)>,
+    /// Charge per pod that is in no whole block: role, size, charge. As many as a block has are one broken block.
+    loose: Vec<(usize, u32, u128)>,
     /// Charge for using a leaf domain that nothing else uses.
     pub opened: u128,
     /// Charge per unit of [`potential`] lost in a leaf domain.
@@ -63,7 +63,7 @@ impl Packing {
         let mut packing = Self {
             fields: Vec::with_capacity(spec.order.len()),
             domain: vec![0; depths],
-            broken: Vec::new(),
+            loose: Vec::new(),
             opened: 0,
             lost: 0,
             left: vec![0; depths],
@@ -74,16 +74,15 @@ impl Packing {
                 Objective::Broken { role, pods: size } => {
                     spec.roles.iter().position(|r| r.name == *role).and_then(|index| {
                         let role = &spec.roles[index];
-                        let blocks = u64::from(role.max()) * u64::from(role.pods / (*size).max(1));
-                        let field = take(blocks)?;
-                        packing.broken.push((index, *size, 1 << field.0));
-                        Some(field)
+                        let field = take(u64::from(role.max()) * u64::from(role.pods))?;
+                        packing.loose.push((index, *size, 1 << field.0));
+                        Some((field, u64::from(*size).max(1)))
                     })
                 }
                 Objective::Domains(level) => tree.topology.level(level).and_then(|position| {
                     let field = take(pods.min(domains_at[position + 1]))?;
                     packing.domain[position + 1] = 1 << field.0;
-                    Some(field)
+                    Some((field, 1))
                 }),
             };
             packing.fields.push(field);
@@ -99,15 +98,15 @@ impl Packing {
 
     /// The charge of an objective (by its position in the order) within a packed cost.
     pub fn value(&self, position: usize, cost: u128) -> u64 {
-        self.fields[position].map_or(0, |(shift, width)| (cost >> shift) as u64 & ((1 << width) - 1))
+        let value = |((shift, width), divisor): ((u32, u32), u64)| {
+            ((cost >> shift) as u64 & ((1_u64 << width) - 1)) / divisor
+        };
+        self.fields[position].map_or(0, value)
     }
 
-    /// The charge for `count` broken blocks.
-    pub fn broken(&self, role: usize, size: u32, count: u32) -> u128 {
-        self.broken
-            .iter()
-            .filter(|(r, s, _)| (*r, *s) == (role, size))
-            .map(|(_, _, charge)| charge * u128::from(count))
-            .sum()
+    /// The charge for pods of a role that are in no whole block of a size.
+    pub fn loose(&self, role: usize, size: u32, pods: u32) -> u128 {
+        let of = self.loose.iter().find(|(r, s, _)| (*r, *s) == (role, size));
+        of.map_or(0, |(_, _, charge)| charge * u128::from(pods))
     }
 }

@@ -1,4 +1,4 @@
-//! The exact solver: dynamic programming over the tree, with one counter per role and open block size.
+//! The exact solver: dynamic programming over the tree, with one counter per role.
 //!
 //! ```text
 //!   node: how many pods of each role ─▶ domain: children joined (min-plus), rules closed, charges added ─▶ … ─▶ top
@@ -6,16 +6,19 @@
 //!
 //! A table holds the least cost for every vector of counters. The number of steps is known beforehand from the
 //! tables' extents, so a search that would not end in time is not begun.
+//!
+//! A counter counts blocks of the last Required size closed. Preferred rules need no counters of their own: sizes divide
+//! each other, so in every domain whole blocks of all sizes can be had at once, ⌊pods / size⌋ of each. Of T pods
+//! T / size − Σ ⌊pods / size⌋ blocks are broken, which is Σ (pods mod size) / size: a charge that adds up over domains.
 
 use std::collections::BTreeSet;
 
 use crate::{
-    blocks,
     cost::{Packing, potential},
-    forest::Forest,
+    forest::{Forest, block_sizes},
     nodes,
     problem::Problem,
-    spec::{Objective, Spec},
+    spec::{Objective, RoleSpec, Spec},
     tree::DomainId,
 };
 
@@ -89,8 +92,8 @@ pub struct Search<'a> {
     packing: &'a Packing,
     /// Domains already paid for (by units that stay where they are).
     paid: &'a BTreeSet<DomainId>,
-    /// Open sizes by role and depth.
-    sizes: Vec<Vec<Vec<u32>>>,
+    /// By role and depth, the last Required size closed.
+    sizes: Vec<Vec<u32>>,
     leaf_depth: usize,
     /// The role by whose pods room is measured.
     gauge: usize,
@@ -106,7 +109,10 @@ impl<'a> Search<'a> {
     ) -> Self {
         let spec = &problem.on.spec;
         let leaf_depth = problem.cluster.tree.leaf_depth();
-        let sizes = spec.roles.iter().map(|role| blocks::open_sizes(role, leaf_depth)).collect();
+        let closed = |role: &RoleSpec| -> Vec<u32> {
+            block_sizes(role, leaf_depth, false).into_iter().map(|size| size as u32).collect()
+        };
+        let sizes = spec.roles.iter().map(closed).collect();
         let gauge = forest
             .parts
             .last()
@@ -119,22 +125,13 @@ impl<'a> Search<'a> {
         self.forest.leaves_only && self.forest.parts[index].depth == self.leaf_depth
     }
 
-    /// Counter sizes of all roles, one after the other, after a depth.
-    fn sizes_at(&self, depth: usize) -> Vec<u32> {
-        self.sizes.iter().flat_map(|role| role[depth].iter().copied()).collect()
-    }
-
     /// Largest useful counters before the rules of a depth, plus one.
     fn caps(&self, depth: usize) -> Vec<usize> {
-        self.spec
-            .roles
-            .iter()
-            .zip(&self.sizes)
-            .flat_map(|(role, sizes)| {
-                let pods = u64::from(role.max()) * u64::from(role.pods);
-                sizes[depth].iter().map(move |size| (pods / u64::from(*size)) as usize + 1)
-            })
-            .collect()
+        let cap = |(role, sizes): (&RoleSpec, &Vec<u32>)| {
+            let pods = u64::from(role.max()) * u64::from(role.pods);
+            (pods / u64::from(sizes[depth])) as usize + 1
+        };
+        self.spec.roles.iter().zip(&self.sizes).map(cap).collect()
     }
 
     /// Steps that the search would take, or `None` above `budget`.
@@ -142,7 +139,7 @@ impl<'a> Search<'a> {
         let mut extents: Vec<Vec<usize>> = vec![Vec::new(); self.forest.parts.len()];
         let mut steps = 0_u64;
         for (index, part) in self.forest.parts.iter().enumerate() {
-            let mut joined = vec![1; self.sizes_at(part.depth + 1).len()];
+            let mut joined = vec![1; self.sizes.len()];
             if part.slot.is_some() {
                 joined = self.node_extents(index);
             } else if self.is_whole_leaf(index) {
@@ -173,37 +170,17 @@ impl<'a> Search<'a> {
     }
 
     fn leaf_extent(&self, index: usize) -> usize {
-        let size = u64::from(self.sizes[0][self.leaf_depth + 1][0]);
+        let size = u64::from(self.sizes[0][self.leaf_depth + 1]);
         let blocks = self.forest.parts[index].fits[0] / size;
         (blocks as usize + 1).min(self.caps(self.leaf_depth + 1)[0])
     }
 
-    /// Extents after a depth's rules: every counter as large as all the pods would allow, but for loose blocks below
-    /// a Preferred size, of which less than a block is left.
+    /// Extents after a depth's rules.
     fn closed_extents(&self, depth: usize, joined: &[usize]) -> Vec<usize> {
-        let mut all = Vec::new();
-        let mut at = 0;
-        for (role, sizes) in self.sizes.iter().enumerate() {
-            let before = &sizes[depth + 1];
-            let after = &sizes[depth];
-            let mine = &joined[at..at + before.len()];
-            at += before.len();
-            if !self.spec.roles[role].segments.iter().any(|seg| seg.depth == depth) {
-                all.extend_from_slice(mine);
-                continue;
-            }
-            let pods: usize = mine.iter().zip(before).map(|(e, s)| (e - 1) * *s as usize).sum();
-            let formed_here = |size: u32| {
-                self.spec.roles[role].segments.iter().any(|seg| seg.depth == depth && seg.pods == size)
-            };
-            for (i, size) in after.iter().enumerate() {
-                let most = pods / *size as usize;
-                let next = after.get(i + 1).filter(|next| formed_here(**next));
-                let cap = next.map_or(most, |next| most.min((*next / *size) as usize - 1));
-                all.push(cap + 1);
-            }
-        }
-        all
+        let closed = |(extent, sizes): (&usize, &Vec<u32>)| {
+            (extent - 1) * sizes[depth + 1] as usize / sizes[depth] as usize + 1
+        };
+        joined.iter().zip(&self.sizes).map(closed).collect()
     }
 
     /// Runs it. `None` if no allowed vector of units can be placed: then none exists.
@@ -226,7 +203,7 @@ impl<'a> Search<'a> {
         let (_, top, entry) = best?;
         let mut pods = vec![vec![0; self.forest.parts.len()]; self.spec.roles.len()];
         self.walk(top, entry, &trails, &mut pods);
-        let (units, _) = self.units(top, &trails[top].table, entry)?;
+        let units = self.units(top, &trails[top].table, entry)?;
         Some(Best { units, top, pods })
     }
 
@@ -239,26 +216,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Units per role if an entry makes whole, allowed units, and the charge for blocks still open.
-    fn units(&self, index: usize, table: &Table, entry: usize) -> Option<(Vec<u32>, u128)> {
-        let counters = table.counters(entry);
+    /// Units per role if an entry makes whole, allowed units.
+    fn units(&self, index: usize, table: &Table, entry: usize) -> Option<Vec<u32>> {
         let depth = self.forest.parts[index].depth;
-        let mut charge = 0;
-        let mut at = 0;
+        let counters = table.counters(entry);
         let mut all = Vec::with_capacity(self.spec.roles.len());
-        for (i, role) in self.spec.roles.iter().enumerate() {
-            let sizes = &self.sizes[i][depth];
-            let mine = &counters[at..at + sizes.len()];
-            at += sizes.len();
-            let count = blocks::units(role, mine, sizes, &mut |size, count| {
-                charge += self.packing.broken(i, size, count);
-            })?;
-            if role.counts.binary_search(&count).is_err() {
+        for ((role, sizes), counter) in self.spec.roles.iter().zip(&self.sizes).zip(counters) {
+            let pods = counter * sizes[depth];
+            let count = pods / role.pods;
+            if pods % role.pods != 0 || role.counts.binary_search(&count).is_err() {
                 return None;
             }
             all.push(count);
         }
-        (all.iter().sum::<u32>() > 0).then_some((all, charge))
+        (all.iter().sum::<u32>() > 0).then_some(all)
     }
 
     fn value(&self, position: usize, top: usize, units: &[u32], cost: u128) -> u64 {
@@ -281,8 +252,7 @@ impl<'a> Search<'a> {
     /// The key by which entries are compared: the order's values (units negated), spares that would not fit beside
     /// it right after the span, then the packed cost with its tightness.
     fn judge(&self, index: usize, table: &Table, entry: usize, cost: u128) -> Option<Vec<i128>> {
-        let (units, charge) = self.units(index, table, entry)?;
-        let cost = cost + charge;
+        let units = self.units(index, table, entry)?;
         let missing = self.missing_spares(index, &units);
         let mut key = Vec::with_capacity(self.spec.order.len() + 2);
         for (position, objective) in self.spec.order.iter().enumerate() {
@@ -358,7 +328,7 @@ impl<'a> Search<'a> {
     fn leaf_table(&self, index: usize) -> Table {
         let mut table = Table::of(vec![self.leaf_extent(index)]);
         let charge = self.packing.domain[self.leaf_depth + 1];
-        let size = u64::from(self.sizes[0][self.leaf_depth + 1][0]);
+        let size = u64::from(self.sizes[0][self.leaf_depth + 1]);
         let rooms = if charge == 0 || nodes::one_block_each(self.problem, nodes::chunk(self.problem)) {
             Vec::new()
         } else {
@@ -385,11 +355,10 @@ impl<'a> Search<'a> {
         for (entry, cost) in joined.reached() {
             let mut cost = cost + self.charge(index, joined, entry);
             let target = if ruled {
-                let Some((counters, broken)) = self.close_counters(part.depth, &joined.counters(entry))
-                else {
+                let Some((counters, loose)) = self.close_counters(part.depth, &joined.counters(entry)) else {
                     continue;
                 };
-                cost += broken;
+                cost += loose;
                 table.index(&counters)
             } else {
                 entry
@@ -402,19 +371,22 @@ impl<'a> Search<'a> {
         trail.table = table;
     }
 
+    /// Counters after a depth's rules, with the charge for Preferred blocks that are not whole. `None` if a Required
+    /// rule does not come out even.
     fn close_counters(&self, depth: usize, counters: &[u32]) -> Option<(Vec<u32>, u128)> {
-        let mut broken = 0;
-        let mut after = Vec::new();
-        let mut at = 0;
-        for (i, role) in self.spec.roles.iter().enumerate() {
-            let sizes = &self.sizes[i][depth + 1];
-            let mine = counters[at..at + sizes.len()].to_vec();
-            at += sizes.len();
-            after.extend(blocks::close(role, depth, mine, sizes.clone(), &mut |size, count| {
-                broken += self.packing.broken(i, size, count);
-            })?);
+        let mut charge = 0;
+        let mut after = Vec::with_capacity(counters.len());
+        for (i, counter) in counters.iter().enumerate() {
+            let pods = counter * self.sizes[i][depth + 1];
+            for seg in self.spec.roles[i].segments.iter().filter(|seg| seg.depth == depth && !seg.required) {
+                charge += self.packing.loose(i, seg.pods, pods % seg.pods);
+            }
+            if !pods.is_multiple_of(self.sizes[i][depth]) {
+                return None;
+            }
+            after.push(pods / self.sizes[i][depth]);
         }
-        Some((after, broken))
+        Some((after, charge))
     }
 
     /// What using a part as an entry does costs: the domain itself, and how tightly it is filled.
@@ -431,12 +403,7 @@ impl<'a> Search<'a> {
         let gauged = self.packing.left[part.depth] > 0 || part.depth == self.leaf_depth;
         if gauged && part.slot.is_none() {
             let counters = joined.counters(entry);
-            let before: usize = (0..self.gauge).map(|role| self.sizes[role][part.depth + 1].len()).sum();
-            let used: u64 = self.sizes[self.gauge][part.depth + 1]
-                .iter()
-                .zip(&counters[before..])
-                .map(|(size, counter)| u64::from(*size) * u64::from(*counter))
-                .sum();
+            let used = u64::from(counters[self.gauge]) * u64::from(self.sizes[self.gauge][part.depth + 1]);
             let left = part.fits[self.gauge].saturating_sub(used);
             cost += self.packing.left[part.depth] * u128::from(left);
             if part.depth == self.leaf_depth {
@@ -458,7 +425,7 @@ impl<'a> Search<'a> {
                 pods[role][index] = count;
             }
         } else if self.is_whole_leaf(index) {
-            joined *= self.sizes[0][self.leaf_depth + 1][0] as usize;
+            joined *= self.sizes[0][self.leaf_depth + 1] as usize;
             pods[0][index] = joined as u32;
         } else {
             for (child, join) in part.children.iter().zip(&trail.joins).rev() {
@@ -474,10 +441,15 @@ fn joined_extents(a: &[usize], b: &[usize], caps: &[usize]) -> Vec<usize> {
     a.iter().zip(b).zip(caps).map(|((a, b), cap)| (a + b - 1).min(*cap)).collect()
 }
 
-/// Min-plus convolution of two tables, counters capped.
+/// Min-plus convolution of two tables, counters capped. Of equal costs the one that fills earlier children: ranks start
+/// where the tree does.
 fn join(a: &Table, b: &Table, caps: &[usize]) -> (Table, Vec<(u32, u32)>) {
     let mut table = Table::of(joined_extents(&a.extents, &b.extents, caps));
     let mut from = vec![(0, 0); table.costs.len()];
+    if caps.len() == 1 {
+        join_one(a, b, &mut table.costs, &mut from);
+        return (table, from);
+    }
     let right: Vec<(Vec<u32>, usize, u128)> =
         b.reached().map(|(entry, cost)| (b.counters(entry), entry, cost)).collect();
     let fits = |left: &[u32], right: &[u32], extents: &[usize]| {
@@ -493,7 +465,6 @@ fn join(a: &Table, b: &Table, caps: &[usize]) -> (Table, Vec<(u32, u32)>) {
             }
             let target = base + table.index(other);
             let sum = cost + more;
-            // Of equal costs the one that fills earlier children: ranks start where the tree does.
             if sum <= table.costs[target] {
                 table.costs[target] = sum;
                 from[target] = (left as u32, *entry as u32);
@@ -501,4 +472,22 @@ fn join(a: &Table, b: &Table, caps: &[usize]) -> (Table, Vec<(u32, u32)>) {
         }
     }
     (table, from)
+}
+
+/// As [`join`], for one role.
+fn join_one(a: &Table, b: &Table, costs: &mut [u128], from: &mut [(u32, u32)]) {
+    let right: Vec<(usize, u128)> = b.reached().collect();
+    for (left, cost) in a.reached() {
+        for (entry, more) in &right {
+            let sum = cost + more;
+            let target = left + entry;
+            if target >= costs.len() {
+                break;
+            }
+            if sum <= costs[target] {
+                costs[target] = sum;
+                from[target] = (left as u32, *entry as u32);
+            }
+        }
+    }
 }

@@ -4,17 +4,17 @@
 //! ```text
 //!   most units (floors) ─▶ leaf domain that just holds them? best fit, done
 //!                       └▶ else the smallest outer domain: fewest leaf domains (largest first), fewest domains
-//!                          between (ranking at a threshold, or a small table if blocks must close there)
+//!                          between (`rank`: ranking at a threshold, or a small table if blocks must close there)
 //! ```
 
-use std::cmp::Reverse;
+use std::borrow::Cow;
 
 use crate::{
+    chain::LARGEST_BUCKET,
     cost::potential,
-    forest,
-    index::LARGEST_BUCKET,
-    nodes,
+    forest, nodes,
     problem::Problem,
+    rank,
     tree::{DomainId, Tree},
 };
 
@@ -22,8 +22,8 @@ use crate::{
 const MOST_LEAVES: usize = 512;
 /// Outer domains compared in full.
 const MOST_OUTER: usize = 32;
-/// Steps of the table over middle domains. A step is about a nanosecond.
-const TABLE_STEPS: u64 = 400_000;
+/// Outer domains that need equally few leaf domains, of which the tightest is taken.
+const MOST_PLANS: usize = 8;
 
 /// Where the pods of one role go.
 #[derive(Clone, Debug)]
@@ -37,12 +37,15 @@ pub struct Picked {
 }
 
 /// A role's counts in one chain.
-struct Counts<'a> {
+pub struct Counts<'a> {
     problem: &'a Problem<'a>,
-    tree: &'a Tree,
+    /// The tree.
+    pub tree: &'a Tree,
     chain: usize,
-    sizes: Vec<u64>,
-    leaf: usize,
+    /// Sizes of the blocks closed after each depth.
+    pub sizes: Vec<u64>,
+    /// Depth of the leaf domains.
+    pub leaf: usize,
     /// The outermost depth whose domains are the leaf domains under another name.
     outer_leaf: usize,
     /// Blocks that come up to a leaf domain per block that it is filled with.
@@ -52,7 +55,8 @@ struct Counts<'a> {
 }
 
 impl Counts<'_> {
-    fn slots(&self, domain: DomainId, depth: usize) -> u64 {
+    /// Blocks of its own size that a domain holds.
+    pub fn slots(&self, domain: DomainId, depth: usize) -> u64 {
         u64::from(self.problem.cluster.index.slots(self.chain, domain, depth))
     }
 
@@ -72,7 +76,7 @@ impl Counts<'_> {
     }
 
     /// Pods of the blocks that leaf domains are filled with.
-    fn unit(&self) -> u64 {
+    pub fn unit(&self) -> u64 {
         self.sizes[self.outer_leaf]
     }
 
@@ -87,13 +91,27 @@ impl Counts<'_> {
         if self.per_bin == 1 { raw } else { raw / self.per_bin }
     }
 
+    /// How many leaf domains inside an outer one hold each number of blocks. Not to be had if they are capped.
+    pub fn histogram(&self, domain: DomainId) -> Cow<'_, [u32]> {
+        let slots = self.problem.cluster.index.histogram(self.chain, domain);
+        let fold = (self.unit() / self.sizes[self.leaf]) as usize;
+        if fold == 1 {
+            return Cow::Borrowed(slots);
+        }
+        let mut bins = vec![0; slots.len().div_ceil(fold)];
+        for (blocks, count) in slots.iter().enumerate().skip(fold) {
+            bins[blocks / fold] += count;
+        }
+        Cow::Owned(bins)
+    }
+
     /// Whether some leaf domain may hold more than its bucket says.
     fn capped(&self) -> bool {
         self.problem.cluster.index.largest_bucket(self.chain) >= LARGEST_BUCKET
     }
 
     /// No leaf domain holds more such blocks, unless they are capped.
-    fn largest_bin(&self) -> u64 {
+    pub fn largest_bin(&self) -> u64 {
         let largest = self.problem.cluster.index.largest_bucket(self.chain) as u64;
         (largest * self.sizes[self.leaf] / self.unit()).max(1)
     }
@@ -104,7 +122,7 @@ impl Counts<'_> {
     }
 
     /// Calls `see` for every leaf domain inside one that holds anything, in the order of the tree.
-    fn each_leaf(&self, domain: DomainId, depth: usize, see: &mut impl FnMut(DomainId, u64)) {
+    pub fn each_leaf(&self, domain: DomainId, depth: usize, see: &mut impl FnMut(DomainId, u64)) {
         if depth == self.leaf {
             let blocks = self.bin(domain);
             if blocks > 0 {
@@ -118,7 +136,7 @@ impl Counts<'_> {
     }
 
     /// Domains inside one at a deeper depth, in the order of the tree.
-    fn inside(&self, domain: DomainId, depth: usize, to: usize, all: &mut Vec<DomainId>) {
+    pub fn inside(&self, domain: DomainId, depth: usize, to: usize, all: &mut Vec<DomainId>) {
         if self.problem.cluster.index.raw(self.chain, domain, false) == 0 {
             return;
         }
@@ -167,10 +185,7 @@ pub fn place(problem: &Problem<'_>, strict: bool) -> Option<Picked> {
         let found =
             if depth == leaf { pick_leaf(&counts, need, pods) } else { pick_outer(&counts, depth, need) };
         match found {
-            Outcome::Found(mut leaves, proven) => {
-                if leaves.len() > 1 {
-                    leaves.sort_by_cached_key(|(leaf, _)| path(tree, *leaf));
-                }
+            Outcome::Found(leaves, proven) => {
                 return Some(Picked { leaves, chunk: counts.chunk(), proven });
             }
             Outcome::Elsewhere => {}
@@ -203,65 +218,105 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
     let spec = &counts.problem.on.spec;
     let shape = counts.problem.on.ids[0].shape;
     let single = nodes::one_block_each(counts.problem, counts.chunk());
+    // No domain needs fewer nodes.
+    let fewest = if single { 0 } else { pods.div_ceil(u64::from(index.largest(shape)).max(1)) };
     let spares = u64::from(spec.roles[0].spares);
+    let suits = |used: u64, untouched: bool, count: u64| -> Suits {
+        let left = count - pods;
+        let lost = potential(count) - potential(left);
+        (u64::from(used > 1), spares.saturating_sub(left), used, untouched, lost, left)
+    };
+    // Without rules inside the leaf domain a bucket says how many pods fit each of its domains.
+    let plain = counts.sizes[counts.leaf] == 1;
     let mut best: Option<(Suits, DomainId)> = None;
     let mut seen = 0;
     'all: for blocks in (need as usize).min(LARGEST_BUCKET)..=index.largest_bucket(counts.chain) {
+        let told = plain && blocks < LARGEST_BUCKET;
+        if told && best.as_ref().is_some_and(|(least, _)| suits(fewest, false, blocks as u64) > *least) {
+            continue;
+        }
         for domain in index.bucket(counts.chain, blocks) {
             if counts.slots(domain, counts.leaf) < need {
                 continue;
             }
+            seen += 1;
+            if seen > MOST_LEAVES {
+                break 'all;
+            }
             let count = counts.count(domain);
-            let used = if single { 0 } else { nodes::fewest(counts.problem, domain, pods, counts.chunk()) };
-            let left = count - pods;
-            let lost = potential(count) - potential(left);
             let untouched = index.count(shape, domain, false) == index.count(shape, domain, true);
-            let key = (u64::from(used > 1), spares.saturating_sub(left), used, untouched, lost, left);
+            let at_best = suits(fewest, untouched, count);
+            if best.as_ref().is_some_and(|(least, _)| at_best > *least) {
+                continue;
+            }
+            let used = if single { 0 } else { nodes::fewest(counts.problem, domain, pods, counts.chunk()) };
+            let key = suits(used, untouched, count);
             let better = best.as_ref().is_none_or(|(least, other)| {
-                key < *least || (key == *least && outer_room(counts, domain) < outer_room(counts, *other))
+                key < *least || (key == *least && is_in_fuller(counts, domain, *other))
             });
             if better {
                 best = Some((key, domain));
             }
-            seen += 1;
-            if seen >= MOST_LEAVES {
-                break 'all;
-            }
         }
     }
-    best.map_or(Outcome::Elsewhere, |(_, domain)| Outcome::Found(vec![(domain, pods)], seen < MOST_LEAVES))
+    best.map_or(Outcome::Elsewhere, |(_, domain)| Outcome::Found(vec![(domain, pods)], seen <= MOST_LEAVES))
 }
 
-/// Room in the domains around a leaf, from the inside out: of equal leaves, the one in the fullest surroundings.
-fn outer_room(counts: &Counts<'_>, leaf: DomainId) -> Vec<u64> {
-    counts.tree.ancestors(leaf).skip(1).map(|domain| counts.count(domain)).collect()
+/// Whether a leaf lies in fuller surroundings than another, compared from the inside out.
+fn is_in_fuller(counts: &Counts<'_>, leaf: DomainId, other: DomainId) -> bool {
+    let pairs = counts.tree.ancestors(leaf).zip(counts.tree.ancestors(other)).skip(1);
+    let differ = pairs
+        .take_while(|(one, two)| one != two)
+        .map(|(one, two)| (counts.count(one), counts.count(two)))
+        .find(|(one, two)| one != two);
+    differ.is_some_and(|(one, two)| one < two)
 }
 
 /// The outer domain that needs the fewest leaf domains, of those the fullest.
 fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
     let spares = u64::from(counts.problem.on.spec.roles[0].spares);
     let pods = need * counts.sizes[depth];
-    let mut candidates: Vec<(u64, DomainId)> = counts
+    // Where spares fit too comes first; then the fullest.
+    let mut candidates: Vec<(u64, u64, DomainId)> = counts
         .tree
         .at_depth(depth)
         .iter()
         .filter(|domain| counts.slots(**domain, depth) >= need)
-        .map(|domain| (counts.count(*domain), *domain))
+        .map(|domain| {
+            let count = counts.count(*domain);
+            (spares.saturating_sub(count - pods), count, *domain)
+        })
         .collect();
-    if candidates.is_empty() {
+    let Some(least_missing) = candidates.iter().map(|(missing, ..)| *missing).min() else {
         return Outcome::Elsewhere;
+    };
+    candidates.retain(|(missing, ..)| *missing == least_missing);
+    let mut all_proven = candidates.len() <= MOST_OUTER;
+    if !all_proven {
+        candidates.select_nth_unstable(MOST_OUTER);
+        candidates.truncate(MOST_OUTER);
     }
-    // Where spares fit too comes first; then the fullest.
-    candidates.sort_by_key(|(count, domain)| (spares.saturating_sub(count - pods), *count, *domain));
-    let least_missing = spares.saturating_sub(candidates[0].0 - pods);
-    candidates.retain(|(count, _)| spares.saturating_sub(count - pods) == least_missing);
+    candidates.sort_unstable();
     let blocks = pods / counts.unit();
     // No plan has fewer leaf domains than this.
     let floor = if counts.capped() { 1 } else { blocks.div_ceil(counts.largest_bin()) };
+    let one_block_each = nodes::one_block_each(counts.problem, counts.chunk());
+    let found = |leaves: Leaves, proven: bool| {
+        let leaves = leaves.into_iter().map(|(leaf, blocks)| (leaf, blocks * counts.unit())).collect();
+        Outcome::Found(leaves, proven && one_block_each)
+    };
+    if !counts.capped() && between(counts, depth).is_empty() {
+        // Nothing lies between: histograms tell how many leaf domains each would need.
+        let needs = |domain| rank::largest_first(&counts.histogram(domain), blocks).0;
+        let needed: Vec<u64> = candidates.iter().map(|(.., domain)| needs(*domain)).collect();
+        let Some(least) = needed.iter().min() else { return Outcome::Elsewhere };
+        let few = candidates.iter().zip(&needed).filter(|(_, leaves)| *leaves == least);
+        let plans = few.take(MOST_PLANS).map(|((.., domain), _)| fill(counts, *domain, depth, need).leaves);
+        let best = plans.min_by_key(|leaves| tightness(counts, leaves)).unwrap_or_default();
+        return found(best, all_proven || *least == floor);
+    }
     let mut best: Option<(Vec<u64>, Leaves)> = None;
-    let all = candidates.len();
-    let mut all_proven = all <= MOST_OUTER;
-    for (_, domain) in candidates.into_iter().take(MOST_OUTER) {
+    for (.., domain) in candidates {
         let plan = fill(counts, domain, depth, need);
         let key = plan.domains(counts, depth);
         let reached = plan.leaves.len() as u64 == floor && key[1..].iter().all(|used| *used == 1);
@@ -274,19 +329,31 @@ fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
             break;
         }
     }
-    let Some((_, leaves)) = best else { return Outcome::Elsewhere };
-    let proven = all_proven && nodes::one_block_each(counts.problem, counts.chunk());
-    Outcome::Found(leaves.into_iter().map(|(leaf, blocks)| (leaf, blocks * counts.unit())).collect(), proven)
+    best.map_or(Outcome::Elsewhere, |(_, leaves)| found(leaves, all_proven))
 }
 
-/// Leaf domains with blocks.
-type Leaves = Vec<(DomainId, u64)>;
+/// How little a plan leaves to later gangs: empty leaf domains opened, then blocks of usual sizes lost.
+fn tightness(counts: &Counts<'_>, leaves: &Leaves) -> (u64, u64) {
+    let index = &counts.problem.cluster.index;
+    let shape = counts.problem.on.ids[0].shape;
+    let (mut opened, mut lost) = (0, 0);
+    for (leaf, blocks) in leaves {
+        let count = counts.count(*leaf);
+        opened += u64::from(index.count(shape, *leaf, false) == index.count(shape, *leaf, true));
+        lost += potential(count) - potential(count - blocks * counts.unit());
+    }
+    (opened, lost)
+}
+
+/// Leaf domains with blocks, in the order of the tree.
+pub type Leaves = Vec<(DomainId, u64)>;
 
 /// A way to fill one outer domain.
-struct Filled {
-    leaves: Leaves,
+pub struct Filled {
+    /// Leaf domains with blocks.
+    pub leaves: Leaves,
     /// Whether the number of leaf domains and of the domains between is the least.
-    proven: bool,
+    pub proven: bool,
 }
 
 impl Filled {
@@ -306,28 +373,28 @@ impl Filled {
     }
 }
 
+/// Depths between one and the leaves at which domains really differ from those inside them.
+fn between(counts: &Counts<'_>, depth: usize) -> Vec<usize> {
+    (depth + 1..counts.outer_leaf).filter(|d| !counts.repeats_inner(*d)).collect()
+}
+
 /// Fills a domain with `need` blocks of its own size.
 fn fill(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Filled {
-    // Depths between this one and the leaves at which domains really differ from those inside them.
-    let between: Vec<usize> = (depth + 1..counts.outer_leaf).filter(|d| !counts.repeats_inner(*d)).collect();
+    let between = between(counts, depth);
     let ruled = (depth + 1..counts.outer_leaf).any(|d| forest::ratio(&counts.sizes, d) > 1);
     let blocks = need * counts.sizes[depth] / counts.unit();
     match between[..] {
-        [] => {
-            let bins = leaf_bins(counts, domain, depth);
-            let leaves = nodes::tightest(&bins, blocks);
-            Filled { leaves, proven: true }
-        }
+        [] => Filled { leaves: rank::tightest(counts, &[domain], depth, blocks), proven: true },
         // Numbers of blocks beyond the last bucket are not told apart, so they cannot be ranked.
-        [.., middle] if !ruled && !counts.capped() => {
-            rank(counts, domain, depth, middle, blocks, between.len() == 1)
-        }
+        _ if counts.capped() => poured(counts, domain, depth, need),
+        [.., middle] if !ruled => rank::fewest(counts, domain, depth, middle, blocks, between.len() == 1),
         [mut middle] => {
             // Under its outermost name, so that all its rules count.
             while middle > depth + 1 && counts.repeats_inner(middle - 1) {
                 middle -= 1;
             }
-            table(counts, domain, depth, middle, need).unwrap_or_else(|| poured(counts, domain, depth, need))
+            rank::table(counts, domain, depth, middle, need)
+                .unwrap_or_else(|| poured(counts, domain, depth, need))
         }
         _ => poured(counts, domain, depth, need),
     }
@@ -337,6 +404,7 @@ fn fill(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Fille
 fn poured(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64) -> Filled {
     let mut leaves = Vec::new();
     pour(counts, domain, depth, need, &mut leaves);
+    leaves.sort_by_cached_key(|(leaf, _)| path(counts.tree, *leaf));
     Filled { leaves, proven: false }
 }
 
@@ -347,7 +415,7 @@ fn pour(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64, leaves: 
     }
     let mut rest = need * forest::ratio(&counts.sizes, depth);
     let children = counts.tree.domain(domain).children.iter();
-    let mut bins: Bins = children
+    let mut bins: Vec<(u64, DomainId)> = children
         .map(|child| (counts.slots(*child, depth + 1), *child))
         .filter(|(slots, _)| *slots > 0)
         .collect();
@@ -364,186 +432,4 @@ fn pour(counts: &Counts<'_>, domain: DomainId, depth: usize, need: u64, leaves: 
         pour(counts, child, depth + 1, give, leaves);
         rest -= give;
     }
-}
-
-/// Blocks with the leaf domain that holds them.
-type Bins = Vec<(u64, DomainId)>;
-
-/// Leaf domains inside a domain with their blocks, most first.
-fn leaf_bins(counts: &Counts<'_>, domain: DomainId, depth: usize) -> Bins {
-    let mut bins = Vec::new();
-    counts.each_leaf(domain, depth, &mut |leaf, blocks| bins.push((blocks, leaf)));
-    bins.sort_unstable_by_key(|(slots, leaf)| (Reverse(*slots), *leaf));
-    bins
-}
-
-/// The fewest leaves, in few middle domains. For any threshold θ, the k leaves of a plan in b middle domains hold at
-/// most kθ plus the b best sums of (slots − θ)⁺: the least b that reaches the blocks bounds from below, and the
-/// ranking itself is the plan.
-fn rank(
-    counts: &Counts<'_>,
-    domain: DomainId,
-    depth: usize,
-    middle: usize,
-    blocks: u64,
-    only: bool,
-) -> Filled {
-    let mut ids = Vec::new();
-    counts.inside(domain, depth, middle, &mut ids);
-    // One row per middle domain, a column per number of blocks.
-    let width = counts.largest_bin() as usize + 1;
-    let mut table = vec![0_u32; width * ids.len()];
-    for (id, row) in ids.iter().zip(table.chunks_mut(width)) {
-        histogram(counts, *id, middle, row);
-    }
-    let middles: Vec<&[u32]> = table.chunks(width).collect();
-    let mut all = vec![0; width];
-    for middle in &middles {
-        add(&mut all, middle);
-    }
-    let (fewest, smallest) = largest_first(&all, blocks);
-    let mut bound = 1;
-    let mut best: Option<Vec<usize>> = None;
-    for threshold in [smallest.saturating_sub(1), smallest] {
-        let worth = |middle: &&[u32]| -> u64 {
-            let above = middle.iter().enumerate().skip(threshold as usize + 1);
-            above.map(|(slots, count)| (slots as u64 - threshold) * u64::from(*count)).sum()
-        };
-        let mut ranked: Vec<(Reverse<u64>, usize)> =
-            middles.iter().enumerate().map(|(i, middle)| (Reverse(worth(middle)), i)).collect();
-        ranked.sort_unstable();
-        let mut sum = fewest * threshold;
-        let reaches = |(Reverse(worth), _): &(Reverse<u64>, usize)| {
-            sum += worth;
-            sum >= blocks
-        };
-        let least = ranked.iter().position(reaches).map_or(ranked.len(), |at| at + 1);
-        bound = bound.max(least);
-        let chosen = first_that_hold(&middles, &ranked, least, fewest, blocks);
-        if best.as_ref().is_none_or(|known| chosen.len() < known.len()) {
-            best = Some(chosen);
-        }
-    }
-    let chosen = best.unwrap_or_default();
-    let mut bins: Bins = chosen.iter().flat_map(|i| leaf_bins(counts, ids[*i], middle)).collect();
-    bins.sort_unstable_by_key(|(slots, leaf)| (Reverse(*slots), *leaf));
-    let leaves = nodes::tightest(&bins, blocks);
-    let proven = only && leaves.len() as u64 == fewest && chosen.len() == bound;
-    Filled { leaves, proven }
-}
-
-/// How many leaf domains of each number of blocks lie inside a domain, into `all`.
-fn histogram(counts: &Counts<'_>, domain: DomainId, depth: usize, all: &mut [u32]) {
-    let last = all.len() - 1;
-    counts.each_leaf(domain, depth, &mut |_, blocks| all[(blocks as usize).min(last)] += 1);
-}
-
-fn add(all: &mut [u32], more: &[u32]) {
-    for (sum, count) in all.iter_mut().zip(more) {
-        *sum += count;
-    }
-}
-
-/// The first middle domains of a ranking, at least `least`, whose leaves hold the blocks in `fewest` leaves.
-fn first_that_hold(
-    middles: &[&[u32]],
-    ranked: &[(Reverse<u64>, usize)],
-    least: usize,
-    fewest: u64,
-    blocks: u64,
-) -> Vec<usize> {
-    let mut taken: Vec<usize> = Vec::with_capacity(least);
-    let mut all = vec![0; middles.first().map_or(1, |middle| middle.len())];
-    for (_, i) in ranked {
-        taken.push(*i);
-        add(&mut all, middles[*i]);
-        if taken.len() >= least && largest_first(&all, blocks).0 <= fewest {
-            break;
-        }
-    }
-    taken
-}
-
-/// How many leaves hold the blocks, largest first, and the smallest of those; more than there are if they do not.
-fn largest_first(histogram: &[u32], blocks: u64) -> (u64, u64) {
-    let (mut rest, mut used) = (blocks, 0);
-    for (slots, count) in histogram.iter().enumerate().skip(1).rev() {
-        let slots = slots as u64;
-        let needed = rest.div_ceil(slots);
-        if needed <= u64::from(*count) {
-            return (used + needed, slots);
-        }
-        used += u64::from(*count);
-        rest -= slots * u64::from(*count);
-    }
-    (u64::MAX, 0)
-}
-
-/// Cost of what cannot be reached; twice it does not overflow.
-const NEVER: u64 = u64::MAX / 2;
-
-/// Blocks that must close in middle domains: a table over them, each filled largest first, is exact.
-fn table(counts: &Counts<'_>, domain: DomainId, depth: usize, middle: usize, need: u64) -> Option<Filled> {
-    let mut ids = Vec::new();
-    counts.inside(domain, depth, middle, &mut ids);
-    let want = (need * counts.sizes[depth] / counts.sizes[middle]) as usize;
-    let inner = counts.sizes[middle] / counts.unit();
-    let middles: Vec<(Bins, usize)> = ids
-        .into_iter()
-        .map(|id| (counts.slots(id, middle).min(want as u64) as usize, id))
-        .filter(|(slots, _)| *slots > 0)
-        .map(|(slots, id)| (leaf_bins(counts, id, middle), slots))
-        .collect();
-    let steps: u64 = middles.iter().map(|(_, slots)| (*slots * want) as u64).sum();
-    if steps > TABLE_STEPS {
-        return None;
-    }
-    let mut costs = vec![NEVER; want + 1];
-    costs[0] = 0;
-    let mut choices: Vec<Vec<u16>> = Vec::with_capacity(middles.len());
-    let mut reach = 0;
-    for (bins, slots) in &middles {
-        let own: Vec<u64> = (0..=*slots).map(|t| middle_cost(bins, t as u64 * inner)).collect();
-        let mut choice = vec![0_u16; want + 1];
-        reach = (reach + slots).min(want);
-        for total in (1..=reach).rev() {
-            let mut least = costs[total];
-            for (t, cost) in own.iter().enumerate().take(total + 1).skip(1) {
-                let sum = costs[total - t] + cost;
-                if sum < least {
-                    least = sum;
-                    choice[total] = t as u16;
-                }
-            }
-            costs[total] = least;
-        }
-        choices.push(choice);
-    }
-    if costs[want] >= NEVER {
-        return None;
-    }
-    let mut leaves = Vec::new();
-    let mut rest = want;
-    for ((bins, _), choice) in middles.iter().zip(&choices).rev() {
-        let t = usize::from(choice[rest]);
-        leaves.extend(nodes::tightest(bins, t as u64 * inner).into_iter().filter(|(_, blocks)| *blocks > 0));
-        rest -= t;
-    }
-    Some(Filled { leaves, proven: true })
-}
-
-/// Leaves used, one middle domain, and blocks left over, packed in that order.
-fn middle_cost(bins: &[(u64, DomainId)], blocks: u64) -> u64 {
-    if blocks == 0 {
-        return 0;
-    }
-    let (mut held, mut used) = (0, 0);
-    for (slots, _) in bins {
-        held += slots;
-        used += 1;
-        if held >= blocks {
-            break;
-        }
-    }
-    (used << 40) | (1 << 20) | (held - blocks).min(1_000)
 }

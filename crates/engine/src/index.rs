@@ -3,7 +3,8 @@
 //! ```text
 //!   node changed ─▶ cell per (node, shape): fits now, fits empty, refusal
 //!                     └─ differs? ─▶ shape: pods per domain, up the tree
-//!                                    └─▶ chain (shape + segments): blocks per domain, floors taken; leaf domains by blocks
+//!                                    └─▶ chain (shape + segments): blocks per domain, floors taken;
+//!                                        leaf domains by blocks, and how many of each inside every outer domain
 //! ```
 //!
 //! A *shape* is what decides where one pod fits; gangs that ask the same share it. A *chain* adds nested segments: for
@@ -16,6 +17,7 @@ use muster_model::{
 use std::collections::BTreeMap;
 
 use crate::{
+    chain::{Chain, ChainKey, at_mut, more_blocks},
     cluster::{Amounts, NodeState},
     repulsion::TermId,
     tree::{DomainId, Slot, Tree},
@@ -27,9 +29,6 @@ const MOST_SHAPES: usize = 64;
 const MOST_CHAINS: usize = 256;
 /// Changes noted before everything is dropped rather than caught up with.
 const LONGEST_LOG: usize = 1_000_000;
-/// Leaf domains with more blocks than this share a bucket.
-pub const LARGEST_BUCKET: usize = 1_023;
-
 /// Index of a shape.
 pub type ShapeId = usize;
 /// Index of a chain.
@@ -89,7 +88,7 @@ impl ShapeKey {
     }
 
     fn cell(&self, node: &NodeState) -> Cell {
-        let Some(facts) = node.facts.as_ref().filter(|_| node.leaf.is_some()) else { return Cell::NONE };
+        let Some(facts) = node.facts.as_deref().filter(|_| node.leaf.is_some()) else { return Cell::NONE };
         let lasting = self.lasting_refusal(facts);
         let empty = if lasting.is_none() { node.fits(&self.request, true) as u16 } else { 0 };
         let transient = if !facts.ready {
@@ -104,17 +103,8 @@ impl ShapeKey {
             .or(lasting)
             .or((empty == 0).then_some(NodeRefusal::TooSmall))
             .or_else(|| repelled().then_some(NodeRefusal::Repelled));
-        let mut cell = Cell { fit: 0, empty, refusal, blocked: refusal.is_some() };
-        self.refresh(&mut cell, node);
-        cell
-    }
-
-    /// What changes when only the node's use did.
-    fn refresh(&self, cell: &mut Cell, node: &NodeState) {
-        if !cell.blocked {
-            cell.fit = node.fits(&self.request, false) as u16;
-            cell.refusal = (cell.fit == 0).then_some(NodeRefusal::Busy);
-        }
+        let fit = if refusal.is_none() { node.fits(&self.request, false) as u16 } else { 0 };
+        Cell { fit, empty, refusal: refusal.or((fit == 0).then_some(NodeRefusal::Busy)) }
     }
 }
 
@@ -139,12 +129,25 @@ pub struct Cell {
     pub empty: u16,
     /// Why none fits now.
     pub refusal: Option<NodeRefusal>,
-    /// Whether none fits whatever leaves.
-    blocked: bool,
 }
 
 impl Cell {
-    const NONE: Self = Self { fit: 0, empty: 0, refusal: None, blocked: true };
+    const NONE: Self = Self { fit: 0, empty: 0, refusal: None };
+}
+
+/// Beside a fit of 0: none fits whatever leaves. Fits are at most [`crate::MAX_PODS_PER_NODE`].
+const BLOCKED: u16 = 1 << 15;
+
+/// What of a cell does not depend on the node's use.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    empty: u16,
+    /// Any reason but that the node is busy.
+    refusal: Option<NodeRefusal>,
+}
+
+impl Facts {
+    const NONE: Self = Self { empty: 0, refusal: None };
 }
 
 /// A shape with its counts.
@@ -154,8 +157,10 @@ struct Shape {
     /// Pods per domain, now and empty.
     count: Vec<u32>,
     empty: Vec<u32>,
-    /// Nodes by refusal.
+    /// Nodes by refusal, but for those that are busy.
     tally: BTreeMap<NodeRefusal, u32>,
+    /// Nodes that are busy.
+    busy: u32,
     /// The most pods that any node would hold empty (never lowered).
     largest: u16,
     /// How much of the index's log of changed nodes it has taken in.
@@ -165,81 +170,31 @@ struct Shape {
     chains: Vec<ChainId>,
 }
 
-/// Segments as the index counts them: blocks of `chunk` pods close at the node, and at each depth `ratio` of what
-/// comes up make one block.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChainKey {
-    /// Which shape.
-    pub shape: ShapeId,
-    /// Pods of a block that closes at the node.
-    pub chunk: u32,
-    /// By depth, from the root to the leaf domains.
-    pub ratios: Vec<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Chain {
-    key: ChainKey,
-    /// Blocks that come up to a domain, before its own ratio; now and empty.
-    raw: Vec<u32>,
-    empty: Vec<u32>,
-    /// Leaf domains by blocks, as bit sets over domain ids.
-    buckets: Vec<Vec<u64>>,
-}
-
-impl Chain {
-    fn new(key: ChainKey) -> Self {
-        Self { key, raw: Vec::new(), empty: Vec::new(), buckets: Vec::new() }
-    }
-
-    /// A node's fit changed: carries the difference up as far as it shows.
-    fn change(&mut self, tree: &Tree, leaf: DomainId, before: u16, after: u16, empty: bool) {
-        let chunk = self.key.chunk;
-        let mut delta = i64::from(u32::from(after) / chunk) - i64::from(u32::from(before) / chunk);
-        let mut at = leaf;
-        let mut depth = tree.leaf_depth();
-        while delta != 0 {
-            let ratio = self.key.ratios[depth];
-            let raw = at_mut(if empty { &mut self.empty } else { &mut self.raw }, at);
-            let old = *raw / ratio;
-            *raw = (i64::from(*raw) + delta) as u32;
-            let new = *raw / ratio;
-            delta = i64::from(new) - i64::from(old);
-            if depth == tree.leaf_depth() && !empty && delta != 0 {
-                self.move_bucket(at, old, new);
-            }
-            if depth == 0 {
-                break;
-            }
-            at = tree.parent(at);
-            depth -= 1;
+impl Shape {
+    /// More (or fewer) pods fit a leaf domain, now or empty.
+    fn count_pods(&mut self, tree: &Tree, leaf: DomainId, delta: i64, empty: bool) {
+        let counts = if empty { &mut self.empty } else { &mut self.count };
+        for domain in tree.ancestors(leaf) {
+            let count = at_mut(counts, domain);
+            *count = (i64::from(*count) + delta) as u32;
         }
     }
 
-    fn move_bucket(&mut self, domain: DomainId, old: u32, new: u32) {
-        let (word, bit) = (domain / 64, 1_u64 << (domain % 64));
-        if old > 0 {
-            self.buckets[(old as usize).min(LARGEST_BUCKET)][word] &= !bit;
-        }
-        if new > 0 {
-            let value = (new as usize).min(LARGEST_BUCKET);
-            if self.buckets.len() <= value {
-                self.buckets.resize(value + 1, Vec::new());
-            }
-            let bucket = &mut self.buckets[value];
-            if bucket.len() <= word {
-                bucket.resize(word + 1, 0);
-            }
-            bucket[word] |= bit;
-        }
+    /// Counts a node's refusal in (`true`) or out.
+    fn count_refusal(&mut self, refusal: Option<NodeRefusal>, add: bool) {
+        let Some(refusal) = refusal else { return };
+        let count = match refusal {
+            NodeRefusal::Busy => &mut self.busy,
+            other => self.tally.entry(other).or_insert(0),
+        };
+        *count = if add { *count + 1 } else { *count - 1 };
     }
 }
 
-fn at_mut<T: Default + Clone>(list: &mut Vec<T>, index: usize) -> &mut T {
-    if list.len() <= index {
-        list.resize(index + 1, T::default());
-    }
-    &mut list[index]
+/// Slots that stand together and lie in one leaf domain.
+fn runs<'a>(nodes: &'a [Option<NodeState>], log: &'a [Slot]) -> impl Iterator<Item = &'a [Slot]> {
+    let leaf = |slot: &Slot| nodes.get(*slot).and_then(Option::as_ref).and_then(|node| node.leaf);
+    log.chunk_by(move |one, other| leaf(one) == leaf(other))
 }
 
 /// All shapes and chains.
@@ -249,12 +204,18 @@ pub struct Index {
     by_shape: BTreeMap<ShapeKey, ShapeId>,
     chains: Vec<Chain>,
     by_chain: BTreeMap<ChainKey, ChainId>,
-    /// Cells by node and then shape.
-    cells: Vec<Cell>,
+    /// By node and then shape: how many pods fit now, or [`BLOCKED`].
+    fits: Vec<u16>,
+    /// The rest of the cells, in the same places.
+    facts: Vec<Facts>,
     stride: usize,
     /// Nodes whose use changed, in order. Each shape takes them in when it is next needed: shapes that nobody asks for
     /// cost nothing, and a node that changes often is looked at once.
     log: Vec<Slot>,
+    /// How much of the log some shape has taken in.
+    taken: usize,
+    /// Scratch: for each chain of a shape, blocks that came.
+    more: Vec<i64>,
     /// Counts how often everything was dropped: ids from before are void.
     pub generation: u64,
     /// While true, increases of fits are trials and wake nobody.
@@ -282,6 +243,7 @@ impl Index {
         }
         let id = self.shapes.len();
         self.widen(id + 1, nodes.len());
+        self.taken = self.log.len();
         self.by_shape.insert(key.clone(), id);
         let (count, empty) = (vec![0; tree.extent()], vec![0; tree.extent()]);
         let tally = BTreeMap::new();
@@ -290,6 +252,7 @@ impl Index {
             count,
             empty,
             tally,
+            busy: 0,
             largest: 0,
             seen: self.log.len(),
             version: 0,
@@ -308,14 +271,19 @@ impl Index {
     fn widen(&mut self, shapes: usize, nodes: usize) {
         if shapes > self.stride {
             let stride = shapes.next_power_of_two().max(8);
-            let mut cells = vec![Cell::NONE; nodes * stride];
-            for (slot, row) in self.cells.chunks(self.stride.max(1)).enumerate() {
-                cells[slot * stride..slot * stride + row.len()].copy_from_slice(row);
+            let mut fits = vec![BLOCKED; nodes * stride];
+            let mut facts = vec![Facts::NONE; nodes * stride];
+            for (slot, row) in self.fits.chunks(self.stride.max(1)).enumerate() {
+                fits[slot * stride..slot * stride + row.len()].copy_from_slice(row);
             }
-            (self.cells, self.stride) = (cells, stride);
+            for (slot, row) in self.facts.chunks(self.stride.max(1)).enumerate() {
+                facts[slot * stride..slot * stride + row.len()].copy_from_slice(row);
+            }
+            (self.fits, self.facts, self.stride) = (fits, facts, stride);
         }
-        if self.cells.len() < nodes * self.stride {
-            self.cells.resize(nodes * self.stride, Cell::NONE);
+        if self.fits.len() < nodes * self.stride {
+            self.fits.resize(nodes * self.stride, BLOCKED);
+            self.facts.resize(nodes * self.stride, Facts::NONE);
         }
     }
 
@@ -328,9 +296,9 @@ impl Index {
         let mut chain = Chain::new(key.clone());
         for (slot, node) in nodes.iter().enumerate() {
             if let Some(leaf) = node.as_ref().and_then(|node| node.leaf) {
-                let cell = self.cells[slot * self.stride + key.shape];
-                chain.change(tree, leaf, 0, cell.fit, false);
-                chain.change(tree, leaf, 0, cell.empty, true);
+                let cell = self.cell(key.shape, slot);
+                chain.change(tree, leaf, more_blocks(key.chunk, 0, cell.fit), false);
+                chain.change(tree, leaf, more_blocks(key.chunk, 0, cell.empty), true);
             }
         }
         self.shapes[key.shape].chains.push(id);
@@ -341,38 +309,39 @@ impl Index {
 
     /// Replaces a cell and carries the difference up the tree.
     fn put(&mut self, tree: &Tree, slot: Slot, id: ShapeId, leaf: Option<DomainId>, new: Cell) {
-        let cell = &mut self.cells[slot * self.stride + id];
-        let old = std::mem::replace(cell, new);
+        let old = self.cell(id, slot);
         if old == new {
             return;
         }
+        let at = slot * self.stride + id;
+        let lasting = new.refusal.filter(|refusal| *refusal != NodeRefusal::Busy);
+        let blocked = new.fit == 0 && new.refusal != Some(NodeRefusal::Busy);
+        self.fits[at] = if blocked { BLOCKED } else { new.fit };
+        self.facts[at] = Facts { empty: new.empty, refusal: lasting };
         let shape = &mut self.shapes[id];
         if old.refusal != new.refusal {
-            if let Some(count) = old.refusal.and_then(|refusal| shape.tally.get_mut(&refusal)) {
-                *count -= 1;
-            }
-            if let Some(refusal) = new.refusal {
-                *shape.tally.entry(refusal).or_insert(0) += 1;
-            }
+            shape.count_refusal(old.refusal, false);
+            shape.count_refusal(new.refusal, true);
         }
         let Some(leaf) = leaf else { return };
         shape.largest = shape.largest.max(new.empty);
-        if new.fit > old.fit && !self.quiet {
+        self.carry(tree, id, leaf, (old.fit, new.fit), false);
+        self.carry(tree, id, leaf, (old.empty, new.empty), true);
+    }
+
+    /// Carries another number of pods that fit a node up the tree, now or empty.
+    fn carry(&mut self, tree: &Tree, id: ShapeId, leaf: DomainId, (before, after): (u16, u16), empty: bool) {
+        if before == after {
+            return;
+        }
+        let shape = &mut self.shapes[id];
+        if after > before && !empty && !self.quiet {
             shape.version += 1;
         }
-        for (before, after, empty) in [(old.fit, new.fit, false), (old.empty, new.empty, true)] {
-            if before == after {
-                continue;
-            }
-            let delta = i64::from(after) - i64::from(before);
-            let counts = if empty { &mut shape.empty } else { &mut shape.count };
-            for domain in tree.ancestors(leaf) {
-                let count = at_mut(counts, domain);
-                *count = (i64::from(*count) + delta) as u32;
-            }
-            for chain in &shape.chains {
-                self.chains[*chain].change(tree, leaf, before, after, empty);
-            }
+        shape.count_pods(tree, leaf, i64::from(after) - i64::from(before), empty);
+        for chain in &shape.chains {
+            let chain = &mut self.chains[*chain];
+            chain.change(tree, leaf, more_blocks(chain.key.chunk, before, after), empty);
         }
     }
 
@@ -395,7 +364,8 @@ impl Index {
 
     /// Only a node's use changed: noted, and taken in by each shape when it is next needed.
     pub fn note(&mut self, slot: Slot) {
-        if !self.shapes.is_empty() {
+        let again = self.taken < self.log.len() && self.log.last() == Some(&slot);
+        if !self.shapes.is_empty() && !again {
             self.log.push(slot);
         }
         if self.log.len() > LONGEST_LOG {
@@ -405,35 +375,74 @@ impl Index {
 
     /// Brings a shape up to date.
     pub fn sync(&mut self, tree: &Tree, nodes: &[Option<NodeState>], id: ShapeId) {
-        let from = self.shapes[id].seen;
-        for at in from..self.log.len() {
-            let slot = self.log[at];
-            let Some(node) = nodes.get(slot).and_then(Option::as_ref).filter(|node| node.leaf.is_some())
-            else {
-                continue;
-            };
-            self.widen(self.shapes.len(), slot + 1);
-            let mut cell = self.cells[slot * self.stride + id];
-            self.shapes[id].key.refresh(&mut cell, node);
-            self.put(tree, slot, id, node.leaf, cell);
+        let log = std::mem::take(&mut self.log);
+        for slots in runs(nodes, &log[self.shapes[id].seen..]) {
+            self.refresh(tree, nodes, slots, id);
         }
+        self.log = log;
         self.shapes[id].seen = self.log.len();
+        self.taken = self.log.len();
     }
 
     /// Brings every shape up to date and empties the log.
     pub fn sync_all(&mut self, tree: &Tree, nodes: &[Option<NodeState>]) {
-        for id in 0..self.shapes.len() {
-            self.sync(tree, nodes, id);
+        let mut log = std::mem::take(&mut self.log);
+        let first = self.shapes.iter().map(|shape| shape.seen).min().unwrap_or(log.len());
+        // What is known of a node stays near while all shapes look at it. To look again at what one has seen does no harm.
+        for slots in runs(nodes, &log[first..]) {
+            for id in 0..self.shapes.len() {
+                self.refresh(tree, nodes, slots, id);
+            }
         }
-        self.log.clear();
+        log.clear();
+        (self.log, self.taken) = (log, 0);
         for shape in &mut self.shapes {
             shape.seen = 0;
         }
     }
 
+    /// Takes in that the use of some nodes of one leaf domain changed. What they add up to is carried up the tree once.
+    fn refresh(&mut self, tree: &Tree, nodes: &[Option<NodeState>], slots: &[Slot], id: ShapeId) {
+        let shape = &mut self.shapes[id];
+        let (mut leaf, mut pods, mut rose) = (None, 0, false);
+        self.more.clear();
+        self.more.resize(shape.chains.len(), 0);
+        for slot in slots {
+            let Some(node) = nodes.get(*slot).and_then(Option::as_ref) else { continue };
+            // A node that is in no domain is blocked or has no cell.
+            let Some(fit) = self.fits.get_mut(slot * self.stride + id).filter(|fit| **fit != BLOCKED) else {
+                continue;
+            };
+            let (old, new) = (*fit, node.fits(&shape.key.request, false) as u16);
+            if old == new {
+                continue;
+            }
+            *fit = new;
+            if old == 0 {
+                shape.busy -= 1;
+            } else if new == 0 {
+                shape.busy += 1;
+            }
+            leaf = node.leaf;
+            rose |= new > old;
+            pods += i64::from(new) - i64::from(old);
+            for (more, chain) in self.more.iter_mut().zip(&shape.chains) {
+                *more += more_blocks(self.chains[*chain].key.chunk, old, new);
+            }
+        }
+        let Some(leaf) = leaf else { return };
+        shape.version += u64::from(rose && !self.quiet);
+        if pods != 0 {
+            shape.count_pods(tree, leaf, pods, false);
+        }
+        for (more, chain) in self.more.iter().zip(&shape.chains) {
+            self.chains[*chain].change(tree, leaf, *more, false);
+        }
+    }
+
     /// Hides a node from a shape until [`Self::admit`].
     pub fn hide(&mut self, tree: &Tree, slot: Slot, id: ShapeId, leaf: DomainId) {
-        let mut cell = self.cells[slot * self.stride + id];
+        let mut cell = self.cell(id, slot);
         cell.fit = 0;
         if !matches!(cell.refusal, Some(NodeRefusal::NotReady | NodeRefusal::Cordoned)) {
             cell.refusal = Some(NodeRefusal::Avoided);
@@ -443,7 +452,15 @@ impl Index {
 
     /// A node as a shape sees it.
     pub fn cell(&self, shape: ShapeId, slot: Slot) -> Cell {
-        self.cells.get(slot * self.stride + shape).copied().unwrap_or(Cell::NONE)
+        let at = slot * self.stride + shape;
+        let (Some(fit), Some(facts)) = (self.fits.get(at), self.facts.get(at)) else { return Cell::NONE };
+        let (fit, busy) = if *fit == BLOCKED { (0, None) } else { (*fit, Some(NodeRefusal::Busy)) };
+        Cell { fit, empty: facts.empty, refusal: facts.refusal.or(busy.filter(|_| fit == 0)) }
+    }
+
+    /// Pods of a shape that fit a node now.
+    pub fn fit(&self, shape: ShapeId, slot: Slot) -> u16 {
+        self.fits.get(slot * self.stride + shape).map_or(0, |fit| fit & !BLOCKED)
     }
 
     /// Pods of a shape that fit a domain, rules ignored; now or empty.
@@ -465,7 +482,10 @@ impl Index {
 
     /// Nodes by why none of a shape's pods fits.
     pub fn tally(&self, shape: ShapeId) -> BTreeMap<NodeRefusal, u32> {
-        self.shapes[shape].tally.iter().filter(|(_, count)| **count > 0).map(|(r, c)| (*r, *c)).collect()
+        let shape = &self.shapes[shape];
+        let busy = (NodeRefusal::Busy, shape.busy);
+        let all = shape.tally.iter().map(|(refusal, count)| (*refusal, *count)).chain([busy]);
+        all.filter(|(_, count)| *count > 0).collect()
     }
 
     /// Blocks that come up to a domain, before its own rules.
@@ -483,6 +503,12 @@ impl Index {
     /// The most blocks that a leaf domain holds (capped), and an upper bound only.
     pub fn largest_bucket(&self, chain: ChainId) -> usize {
         self.chains[chain].buckets.len().saturating_sub(1)
+    }
+
+    /// How many leaf domains inside an outer one have each number of blocks: by blocks, capped at [`LARGEST_BUCKET`].
+    /// Those that have none are not counted.
+    pub fn histogram(&self, chain: ChainId, domain: DomainId) -> &[u32] {
+        self.chains[chain].histograms.get(domain).map_or(&[], Vec::as_slice)
     }
 
     /// Leaf domains of which this many blocks fit, by id.
@@ -509,8 +535,10 @@ impl Index {
             .map(|c| {
                 4 * (c.raw.capacity() + c.empty.capacity())
                     + c.buckets.iter().map(|b| 8 * b.capacity()).sum::<usize>()
+                    + c.histograms.iter().map(|h| size_of_val(h) + 4 * h.capacity()).sum::<usize>()
             })
             .sum();
-        shapes + chains + self.cells.capacity() * size_of::<Cell>()
+        let cells = self.fits.capacity() * size_of::<u16>() + self.facts.capacity() * size_of::<Facts>();
+        shapes + chains + cells
     }
 }

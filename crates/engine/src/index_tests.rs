@@ -4,12 +4,7 @@ use muster_model::{Node, NodeName, PodTerm, Requirement, Resources, Uid};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-use crate::{
-    Engine, Event,
-    cluster::Cluster,
-    index::{ChainKey, ShapeKey},
-    tree::DomainId,
-};
+use crate::{Engine, Event, chain::ChainKey, cluster::Cluster, index::ShapeKey, tree::DomainId};
 
 #[derive(Clone, Debug)]
 enum Change {
@@ -98,7 +93,16 @@ fn look_up(cluster: &mut Cluster) -> Vec<(usize, usize)> {
         .collect()
 }
 
+/// Leaf domains inside an outer one by blocks, counted one by one; none of them holds more than 200.
+fn counted(cluster: &Cluster, chain: usize, domain: DomainId) -> Vec<u32> {
+    let (tree, index) = (&cluster.tree, &cluster.index);
+    let inside = |leaf: &DomainId| tree.ancestors(*leaf).any(|outer| outer == domain);
+    let of = |blocks: usize| index.bucket(chain, blocks).filter(inside).count() as u32;
+    [0].into_iter().chain((1..200).map(of)).collect()
+}
+
 /// Everything the index says, by name: per domain path pods and blocks now and empty, refusals, and bucket members.
+/// Histograms are what the buckets say.
 fn dump(cluster: &mut Cluster) -> BTreeMap<String, Vec<u64>> {
     let ids = look_up(cluster);
     let (tree, index) = (&cluster.tree, &cluster.index);
@@ -114,6 +118,10 @@ fn dump(cluster: &mut Cluster) -> BTreeMap<String, Vec<u64>> {
                 if depth == tree.leaf_depth() {
                     let holds = |blocks: &usize| index.bucket(chain, *blocks).any(|d: DomainId| d == *domain);
                     values.extend((0..200_usize).filter(holds).map(|blocks| blocks as u64));
+                } else {
+                    let mut histogram = index.histogram(chain, *domain).to_vec();
+                    histogram.resize(200, 0);
+                    assert_eq!(histogram, counted(cluster, chain, *domain));
                 }
                 all.insert(format!("{i} {depth} {}", tree.path(*domain)), values);
             }
@@ -139,6 +147,34 @@ fn config() -> ProptestConfig {
 
 proptest! {
     #![proptest_config(config())]
+    /// As many as the scarcest resource allows, each divided.
+    #[test]
+    fn fits_are_least_quotients(
+        rooms in prop::collection::vec((0..50_i64, 0..60_i64, 0..5_i64), 1..12),
+    ) {
+        let mut cluster = Cluster::default();
+        let names: Vec<String> = (0..rooms.len()).map(|at| format!("r{at}")).collect();
+        let of = |amount: fn(&(i64, i64, i64)) -> i64| {
+            Resources::of(names.iter().map(String::as_str).zip(rooms.iter().map(amount)))
+        };
+        let Event::Node(mut node) = event(&Change::Node {
+            node: 0, rack: 0, block: None, room: 0, ready: true, tainted: false,
+        }) else { return Ok(()) };
+        node.allocatable = of(|(all, ..)| *all);
+        cluster.set_node(&node);
+        cluster.set_use("u".into(), &node.name, of(|(_, used, _)| *used));
+        let request = cluster.amounts(&of(|(.., asked)| *asked));
+        let quotients = |empty: bool| {
+            let times = rooms.iter().filter(|(.., asked)| *asked > 0).map(|(all, used, asked)| {
+                (all - if empty { 0 } else { *used }).max(0) / asked
+            });
+            times.min().unwrap_or(0) as u32
+        };
+        let slot = cluster.slot("n0").expect("it is there");
+        let state = cluster.node(slot).expect("it is there");
+        prop_assert_eq!(state.fits(&request, false), quotients(false));
+        prop_assert_eq!(state.fits(&request, true), quotients(true));
+    }
 
     #[test]
     fn incremental_equals_rebuilt(changes in prop::collection::vec(change(), 1..60)) {

@@ -22,6 +22,7 @@
 
 mod blocks;
 mod bound;
+mod chain;
 mod changes;
 mod cluster;
 mod cost;
@@ -39,12 +40,14 @@ mod nodes;
 mod occupancy;
 mod place;
 mod problem;
+mod rank;
 mod replan;
 mod repulsion;
 mod search;
 mod solve;
 mod spares;
 mod spec;
+mod table;
 mod tree;
 mod trial;
 

@@ -3,10 +3,15 @@
 use muster_model::{Taint, TaintEffect};
 
 use crate::{
+    chain::at_mut,
     forest,
     problem::Problem,
+    rank,
     tree::{DomainId, Slot},
 };
+
+/// Nodes that hold fewer blocks than this are counted without asking for memory.
+const FEW_ROOMS: usize = 64;
 
 /// Whether every node holds at most one block of `chunk` pods that share a node, so that nodes need no choosing.
 pub fn one_block_each(problem: &Problem<'_>, chunk: u64) -> bool {
@@ -22,9 +27,8 @@ pub fn chunk(problem: &Problem<'_>) -> u64 {
 pub fn by_room(problem: &Problem<'_>, leaf: DomainId, chunk: u64) -> Vec<(u64, Slot)> {
     let shape = problem.on.ids[0].shape;
     let nodes = &problem.cluster.tree.domain(leaf).nodes;
-    let rooms = nodes
-        .iter()
-        .map(|slot| (u64::from(problem.cluster.index.cell(shape, *slot).fit) / chunk * chunk, *slot));
+    let rooms =
+        nodes.iter().map(|slot| (u64::from(problem.cluster.index.fit(shape, *slot)) / chunk * chunk, *slot));
     let mut rooms: Vec<(u64, Slot)> = rooms.filter(|(room, _)| *room > 0).collect();
     if has_wishes(problem) {
         rooms.sort_by_cached_key(|(room, slot)| (std::cmp::Reverse(*room), malus(problem, *slot), *slot));
@@ -54,27 +58,38 @@ fn malus(problem: &Problem<'_>, slot: Slot) -> (u64, usize) {
 
 /// Puts pods of the first role on nodes of a leaf domain: the fewest nodes, and of those rather the fuller ones.
 pub fn choose(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> Vec<(Slot, u32)> {
-    if one_block_each(problem, chunk) {
-        let index = &problem.cluster.index;
-        let shape = problem.on.ids[0].shape;
-        let holds = |slot: &&Slot| u64::from(index.cell(shape, **slot).fit) >= chunk;
-        let nodes = problem.cluster.tree.domain(leaf).nodes.iter().filter(holds);
-        let blocks = (pods / chunk) as usize;
-        if !has_wishes(problem) {
-            return nodes.take(blocks).map(|slot| (*slot, chunk as u32)).collect();
-        }
-        let mut best: Vec<Slot> = nodes.copied().collect();
-        best.sort_by_cached_key(|slot| (malus(problem, *slot), *slot));
-        best.truncate(blocks);
-        best.sort_unstable();
-        return best.into_iter().map(|slot| (slot, chunk as u32)).collect();
-    }
     let mut chosen: Vec<(Slot, u32)> = tightest(&by_room(problem, leaf, chunk), pods)
         .into_iter()
         .map(|(slot, pods)| (slot, pods as u32))
         .collect();
     chosen.sort_unstable();
     chosen
+}
+
+/// As [`choose`], one entry a pod.
+pub fn list(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64, all: &mut Vec<Slot>) {
+    if !one_block_each(problem, chunk) {
+        for (slot, on_node) in choose(problem, leaf, pods, chunk) {
+            all.extend(std::iter::repeat_n(slot, on_node as usize));
+        }
+        return;
+    }
+    let index = &problem.cluster.index;
+    let shape = problem.on.ids[0].shape;
+    let holds = |slot: &&Slot| u64::from(index.fit(shape, **slot)) >= chunk;
+    let nodes = problem.cluster.tree.domain(leaf).nodes.iter().filter(holds);
+    let blocks = (pods / chunk) as usize;
+    if has_wishes(problem) {
+        let mut best: Vec<Slot> = nodes.copied().collect();
+        best.sort_by_cached_key(|slot| (malus(problem, *slot), *slot));
+        best.truncate(blocks);
+        best.sort_unstable();
+        all.extend(best.into_iter().flat_map(|slot| std::iter::repeat_n(slot, chunk as usize)));
+        return;
+    }
+    for slot in nodes.take(blocks) {
+        all.extend(std::iter::repeat_n(*slot, chunk as usize));
+    }
 }
 
 /// The fewest bins, and among those rather small ones, that hold `wanted`. `bins` are sorted, largest first.
@@ -120,13 +135,23 @@ pub fn tightest(bins: &[(u64, usize)], wanted: u64) -> Vec<(usize, u64)> {
 
 /// The fewest nodes of a leaf domain that hold this many pods of the first role.
 pub fn fewest(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64) -> u64 {
-    let mut held = 0;
-    by_room(problem, leaf, chunk)
-        .iter()
-        .take_while(|(room, _)| {
-            let more = held < pods;
-            held += room;
-            more
-        })
-        .count() as u64
+    let index = &problem.cluster.index;
+    let shape = problem.on.ids[0].shape;
+    // Nodes by room: there are few rooms, and counting is faster than sorting.
+    let mut few = [0_u32; FEW_ROOMS];
+    let mut many = Vec::new();
+    for slot in &problem.cluster.tree.domain(leaf).nodes {
+        let room = (u64::from(index.fit(shape, *slot)) / chunk) as usize;
+        if let Some(count) = few.get_mut(room) {
+            *count += 1;
+        } else {
+            *at_mut(&mut many, room) += 1;
+        }
+    }
+    let wanted = pods.div_ceil(chunk);
+    if many.is_empty() {
+        return rank::largest_first(&few, wanted).0;
+    }
+    many[..FEW_ROOMS].copy_from_slice(&few);
+    rank::largest_first(&many, wanted).0
 }

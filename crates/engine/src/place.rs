@@ -68,7 +68,17 @@ pub struct Found {
 impl Found {
     /// Names it.
     pub fn placement(&self, cluster: &Cluster, gang: &Gang) -> Placement {
-        let name = |slot: &Slot| cluster.node(*slot).map(|node| node.name.clone());
+        let names = |slots: &[Slot]| {
+            let mut names = Vec::with_capacity(slots.len());
+            names.extend(slots.iter().filter_map(|slot| cluster.node(*slot)).map(|node| node.name.clone()));
+            names
+        };
+        // To copy a name is a locked increment, and these wait for one another. Plain loads do not: so the names, which lie
+        // all over the memory of a large cluster, are brought near first.
+        for slot in self.pods.iter().flatten() {
+            let first = cluster.node(*slot).and_then(|node| node.name.as_str().as_bytes().first());
+            std::hint::black_box(first);
+        }
         let mut placement = Placement::default();
         for (role, pods) in gang.roles.iter().zip(&self.pods) {
             let class = self.class.filter(|_| role.devices > 0).map(|class| gang.classes[class].name.clone());
@@ -76,14 +86,10 @@ impl Found {
             placement.units.extend(units.map(|(index, slots)| PlacedUnit {
                 id: UnitId { role: role.name.clone(), index: index as u32 },
                 class: class.clone(),
-                nodes: slots.iter().filter_map(name).collect(),
+                nodes: names(slots),
             }));
         }
-        placement.spares = self
-            .spares
-            .iter()
-            .map(|(role, slots)| (role.clone(), slots.iter().filter_map(name).collect()))
-            .collect();
+        placement.spares = self.spares.iter().map(|(role, slots)| (role.clone(), names(slots))).collect();
         placement
     }
 }
@@ -179,9 +185,7 @@ fn quick(problem: &Problem<'_>) -> Option<fast::Picked> {
 fn finish_picked(problem: &Problem<'_>, picked: &fast::Picked) -> Found {
     let mut pods = Vec::with_capacity(picked.leaves.iter().map(|(_, pods)| *pods as usize).sum());
     for (leaf, count) in &picked.leaves {
-        for (slot, on_node) in nodes::choose(problem, *leaf, *count, picked.chunk) {
-            pods.extend(std::iter::repeat_n(slot, on_node as usize));
-        }
+        nodes::list(problem, *leaf, *count, picked.chunk, &mut pods);
     }
     let pods = vec![pods];
     let spares = spares::choose(problem, &pods);

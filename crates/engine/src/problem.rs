@@ -7,11 +7,12 @@
 use muster_model::{AcceleratorClass, Gang, Reason};
 
 use crate::{
+    chain::ChainKey,
     cluster::Cluster,
     forest,
-    index::{ChainId, ChainKey, ShapeId, ShapeKey},
+    index::{ChainId, ShapeId, ShapeKey},
     spec::{self, Objective, RoleSpec, Spec},
-    tree::{DomainId, Tree},
+    tree::{DomainId, ROOT, Tree},
 };
 
 /// Where a role's counts are.
@@ -107,24 +108,21 @@ impl<'a> Problem<'a> {
         if tree.domain(self.top).depth >= within {
             return vec![self.top];
         }
-        let inside = |id: &DomainId| tree.ancestors(*id).any(|outer| outer == self.top);
+        let inside = |id: &DomainId| self.top == ROOT || tree.ancestors(*id).any(|outer| outer == self.top);
         tree.at_depth(within).iter().copied().filter(inside).collect()
     }
 
-    /// Pods of the blocks that close at a domain by Required rules, were the role alone; now or empty.
-    pub fn closed_pods(&self, role: usize, domain: DomainId, empty: bool) -> u64 {
-        let tree = &self.cluster.tree;
-        let depth = tree.domain(domain).depth;
-        let sizes = forest::block_sizes(&self.on.spec.roles[role], tree.leaf_depth(), false);
-        let raw = self.cluster.index.raw(self.on.ids[role].loose, domain, empty);
-        u64::from(raw) / forest::ratio(&sizes, depth) * sizes[depth]
-    }
-
-    /// Units of a role alone that fit the best allowed domain.
+    /// Units of a role alone that fit the best allowed domain, by Required rules; now or empty.
     pub fn units_alone(&self, role: usize, empty: bool) -> u32 {
-        let pods = u64::from(self.on.spec.roles[role].pods);
-        let best = self.tops().into_iter().map(|top| self.closed_pods(role, top, empty) / pods).max();
-        u32::try_from(best.unwrap_or(0)).unwrap_or(u32::MAX)
+        let of = &self.on.spec.roles[role];
+        let tops = self.tops();
+        let depth = tops.first().map_or(0, |top| self.cluster.tree.domain(*top).depth);
+        let sizes = forest::block_sizes(of, self.cluster.tree.leaf_depth(), false);
+        let raw = |top: &DomainId| self.cluster.index.raw(self.on.ids[role].loose, *top, empty);
+        // Floors keep the order of what they are taken of: the domain that most comes up to is the best.
+        let most = u64::from(tops.iter().map(raw).max().unwrap_or(0));
+        let pods = most / forest::ratio(&sizes, depth) * sizes[depth];
+        u32::try_from(pods / u64::from(of.pods)).unwrap_or(u32::MAX)
     }
 
     /// The first role of which even alone fewer than the minimum (at least one, if it is the only role) fit.

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{gang_of, node_at, role_of};
-use muster_engine::{Objective, solve};
+use muster_engine::{EXACT_STEPS, Objective, solve, solve_within};
 use muster_model::{Gang, Level, Mode, Node, Resources, Role, Segment, Topology, Within};
 
 fn topology() -> Topology {
@@ -322,4 +322,25 @@ fn the_scarcest_resource_binds() {
         .collect();
     let hungry = Role { requests: Resources::of([("gpu", 1), ("cpu", 2)]), ..role("w", 1, 1, 1..=16, &[]) };
     assert_eq!(one(&nodes, gang(vec![hungry]), &["units"]), Some(vec![4]));
+}
+
+#[test]
+fn three_preferred_sizes_at_once_are_decided_exactly() {
+    // Four nodes hold exactly four pairs of pairs; with the fifth a block of four breaks.
+    let level = |name: &str| Level { name: name.into(), keys: vec![format!("t/{name}")] };
+    let topology = Topology { levels: ["Pod", "Block", "Rack"].map(level).to_vec() };
+    let at =
+        [(8, "1", "2", "0"), (8, "0", "1", "1"), (8, "2", "2", "1"), (5, "1", "0", "2"), (8, "1", "1", "1")];
+    let node = |(i, (gpus, pod, block, rack)): (usize, &(i64, &str, &str, &str))| {
+        let labels = [("t/Pod", *pod), ("t/Block", *block), ("t/Rack", *rack)];
+        node_at(&format!("n{i}"), labels, Resources::of([("gpu", *gpus), ("pods", 16)]))
+    };
+    let nodes: Vec<Node> = at.iter().enumerate().map(node).collect();
+    let asked = gang(vec![role("w", 2, 8, 1..=2, &[(2, "Node", P), (4, "Rack", P), (8, "Block", P)])]);
+    let solution = solve_within(&topology, &nodes, &[(asked.clone(), None)], EXACT_STEPS).remove(0);
+    let solution = solution.expect("it fits");
+    let order =
+        ["units", "broken:w:2", "broken:w:4", "domains:Node"].map(|o| o.parse().expect("an objective"));
+    assert_eq!(common::vector(&topology, &nodes, &asked, &order, &solution.placement), [2, 0, 0, 4]);
+    assert!(solution.proven);
 }

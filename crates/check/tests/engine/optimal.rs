@@ -170,9 +170,8 @@ proptest! {
     }
 
     #[test]
-    fn preferred_segments_cost_no_unit_and_a_proof_is_one((cluster, gang) in instance(14, 1, Modes::Mixed)) {
-        // How many blocks break is only best where the search ends within its budget.
-        judge(&cluster, &gang, 1)?;
+    fn one_role_with_preferred_segments_is_solved_exactly_and_a_proof_is_one((cluster, gang) in instance(14, 1, Modes::Mixed)) {
+        judge(&cluster, &gang, usize::MAX)?;
         judge_proof(&cluster, &gang)?;
     }
 
