@@ -53,9 +53,12 @@ impl Review {
     }
 }
 
+/// Name of a field, and whether it is set.
+type Field<T> = (&'static str, fn(&T) -> bool);
+
 /// The fields of [`FORBIDDEN`] that a template sets. `priorityClassName` is not among them: the operator itself writes
 /// the job's into the template of a Gang.
-const SET: &[(&str, fn(&PodSpec) -> bool)] = &[
+const SET: &[Field<PodSpec>] = &[
     ("nodeName", |spec| spec.node_name.is_some()),
     ("schedulerName", |spec| spec.scheduler_name.is_some()),
     ("schedulingGates", |spec| spec.scheduling_gates.is_some()),
@@ -68,7 +71,7 @@ const SET: &[(&str, fn(&PodSpec) -> bool)] = &[
 ];
 
 /// Volumes of which kube-scheduler counts or separates pods by what the template itself names.
-const DISKS: &[(&str, fn(&Volume) -> bool)] = &[
+const DISKS: &[Field<Volume>] = &[
     ("awsElasticBlockStore", |volume| volume.aws_elastic_block_store.is_some()),
     ("gcePersistentDisk", |volume| volume.gce_persistent_disk.is_some()),
     ("azureDisk", |volume| volume.azure_disk.is_some()),
@@ -289,14 +292,13 @@ fn tolerated(review: &mut Review, field: &str, toleration: &Toleration) {
     let operator = toleration.operator.as_deref().unwrap_or_default();
     let remedy = "mend the toleration; the API server would refuse the pods";
     match operator {
-        "Exists" => {}
         "" | "Equal" | "Lt" | "Gt" if keyless => {
             review.refuse(format!("{field}.key"), "only Exists tolerates every key", remedy);
         }
         "Lt" | "Gt" if value.parse::<i64>().is_err() => {
             review.refuse(format!("{field}.value"), "Lt and Gt compare integers", remedy);
         }
-        "" | "Equal" | "Lt" | "Gt" => {}
+        "" | "Equal" | "Exists" | "Lt" | "Gt" => {}
         other => review.refuse(
             format!("{field}.operator"),
             format!("{other:?} is none of Equal, Exists, Lt, Gt"),
