@@ -65,6 +65,13 @@ pub fn charge(cluster: &mut Cluster, holdings: &Holdings, sign: i64) {
     }
 }
 
+/// Takes away (`sign` −1) holdings for a trial, or puts them back (1): a node that is gone is not forgotten in between.
+fn lend(cluster: &mut Cluster, holdings: &Holdings, sign: i64) {
+    for (requests, slots) in holdings {
+        cluster.lend(slots, requests, sign);
+    }
+}
+
 /// What a gang in this state holds.
 pub fn held_by(cluster: &mut Cluster, gang: &Gang) -> Holdings {
     match &gang.state {
@@ -105,9 +112,9 @@ fn try_all(
 ) -> Result<(Placement, How), Reason> {
     // The gang's own spares are there for this: the replacement may use them, and new ones are chosen after.
     let spares = holdings(cluster, gang, [], &plan.spares);
-    charge(cluster, &spares, -1);
+    lend(cluster, &spares, -1);
     let replaced = replace(cluster, gang, plan, lost);
-    charge(cluster, &spares, 1);
+    lend(cluster, &spares, 1);
     if let Some(placement) = replaced {
         return Ok((placement, How::Replaced));
     }
@@ -115,9 +122,9 @@ fn try_all(
         return Ok((placement, How::Shrunk));
     }
     let held = held_by(cluster, gang);
-    charge(cluster, &held, -1);
+    lend(cluster, &held, -1);
     let moved = place::place(cluster, &Request::fresh(gang));
-    charge(cluster, &held, 1);
+    lend(cluster, &held, 1);
     moved.map(|found| (found.placement(cluster, gang), How::Moved))
 }
 
