@@ -246,7 +246,10 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
             let count = counts.count(domain);
             let untouched = index.count(shape, domain, false) == index.count(shape, domain, true);
             let at_best = suits(fewest, untouched, count);
-            if best.as_ref().is_some_and(|(least, _)| at_best > *least) {
+            let no_better = |(least, other): &(Suits, DomainId)| {
+                at_best > *least || (at_best == *least && !is_in_fuller(counts, domain, *other))
+            };
+            if best.as_ref().is_some_and(no_better) {
                 continue;
             }
             let used = if single { 0 } else { nodes::fewest(counts.problem, domain, pods, counts.chunk()) };
