@@ -64,6 +64,11 @@ pub struct GangSpec {
     /// Priority, resolved from the PriorityClass; higher goes first.
     #[serde(default)]
     pub priority: i32,
+    /// PriorityClass that the pods are created with, so that kubelets and kube-scheduler rank them alike. Default: the
+    /// cluster's own default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub priority_class_name: Option<String>,
     /// Accelerator classes that it may use, best first. Empty for a gang without accelerators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]

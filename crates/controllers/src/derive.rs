@@ -208,13 +208,11 @@ pub fn gang_spec(spec: &TrainingJobSpec, priority: i32, derived: Derived) -> Gan
         // The grace period is the time for a last checkpoint.
         let grace = spec.checkpoint.grace.millis().unwrap_or(30_000);
         pod.termination_grace_period_seconds.get_or_insert((grace + 999) / 1000);
-        if pod.priority_class_name.is_none() {
-            pod.priority_class_name.clone_from(&spec.priority_class_name);
-        }
     }
     GangSpec {
         queue: spec.queue.clone(),
         priority,
+        priority_class_name: spec.priority_class_name.clone(),
         classes: derived.classes,
         roles: vec![RoleSpec {
             name: ROLE.into(),

@@ -73,6 +73,9 @@ impl Blueprint {
         let mode = bind_mode(&spec);
         let mut spec = serde_json::to_value(&spec).map_err(|error| format!("template.spec: {error}"))?;
         spec["restartPolicy"] = json!("Never");
+        if let Some(class) = &gang.spec.priority_class_name {
+            spec["priorityClassName"] = json!(class);
+        }
         if let Some(class) = class.filter(|_| role.devices > 0) {
             give_devices(&mut spec, role, class)?;
         }

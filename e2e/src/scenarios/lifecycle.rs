@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
-use kube::ResourceExt;
-use kube::api::ListParams;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
 use muster_api::{JobPhase, TrainingJob};
 use serde_json::json;
 use std::time::Duration;
@@ -39,6 +40,27 @@ pub async fn suspend_and_resume(world: &World) -> Result<()> {
     ensure!(job.restarts == 0, "a suspension was counted as a restart");
     oracle::check(world).await?;
     operator.stop().await;
+    Ok(())
+}
+
+/// The job's PriorityClass ranks the gang and is that of its pods.
+pub async fn priority_classes_reach_the_pods(world: &World) -> Result<()> {
+    let name = format!("high-{}", world.namespace);
+    let class: PriorityClass =
+        serde_json::from_value(json!({ "metadata": { "name": name }, "value": 1_000 }))?;
+    let classes: Api<PriorityClass> = Api::all(world.admin.clone());
+    classes.create(&PostParams::default(), &class).await?;
+    let operator = world.start("one");
+    world.submit(&job("ranks", 8).with("priorityClassName", json!(name))).await?;
+    world.phase("ranks", JobPhase::Running, 2 * MINUTE).await?;
+    let gang = world.gang("ranks").await?;
+    ensure!(gang.spec.priority == 1_000, "the gang's priority is {}", gang.spec.priority);
+    for pod in live(world).await? {
+        let class = pod.spec.as_ref().and_then(|spec| spec.priority_class_name.as_deref());
+        ensure!(class == Some(name.as_str()), "{} has the class {class:?}", pod.name_any());
+    }
+    operator.stop().await;
+    classes.delete(&name, &DeleteParams::default()).await?;
     Ok(())
 }
 

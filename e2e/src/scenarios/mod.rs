@@ -54,6 +54,11 @@ macro_rules! for_each_scenario {
         $scenario!(result_survives_pod_gc, failure::result_survives_pod_gc, nodes::hgx(2));
         $scenario!(killed_at_twenty_points, crash::killed_at_twenty_points, nodes::hgx(8));
         $scenario!(two_leaders_one_domain, crash::two_leaders_one_domain, nodes::hgx(4));
+        $scenario!(
+            priority_classes_reach_the_pods,
+            lifecycle::priority_classes_reach_the_pods,
+            nodes::hgx(1)
+        );
         $scenario!(suspend_and_resume, lifecycle::suspend_and_resume, nodes::hgx(2));
         $scenario!(deletion_leaves_nothing, lifecycle::deletion_leaves_nothing, nodes::hgx(20));
         $scenario!(
