@@ -1,5 +1,6 @@
 //! What the core wants done, and what came of it. Effects are data; only [`crate::writer`] talks to the API server.
 
+use muster_api::topology::TopologyStatus;
 use muster_api::{GangStatus, TrainingJobStatus};
 use muster_cluster::{PodFacts, Slot};
 use muster_model::{ObjectKey, Uid};
@@ -91,6 +92,15 @@ pub enum Effect {
         version: String,
         /// The whole status.
         status: Box<TrainingJobStatus>,
+    },
+    /// Write the status of a Topology, if it still has this resourceVersion.
+    WriteTopology {
+        /// Its name; it has no namespace.
+        name: String,
+        /// The version that the status was made from.
+        version: String,
+        /// The whole status.
+        status: Box<TopologyStatus>,
     },
     /// Say what happened in an Event object.
     Tell(Box<Note>),

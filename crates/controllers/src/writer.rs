@@ -68,18 +68,20 @@ impl Writer {
                         Err(outcome) => return outcome,
                     }
                 }
-                self.status(OwnedKind::Gang, gang, version, json!(status)).await
+                self.status(&object_path(OwnedKind::Gang, gang), version, json!(status)).await
             }
             Effect::Ensure { object, exists } => self.ensure(object, *exists).await,
-            Effect::DeleteOwned { kind, key, uid } => {
-                self.delete(&format!("{}/{}", kind.path(&key.namespace), key.name), uid, None).await
-            }
+            Effect::DeleteOwned { kind, key, uid } => self.delete(&object_path(*kind, key), uid, None).await,
             Effect::ReleaseGang { gang, uid, keep } => {
-                let path = format!("{}/{}?{MANAGER}", OwnedKind::Gang.path(&gang.namespace), gang.name);
+                let path = format!("{}?{MANAGER}", object_path(OwnedKind::Gang, gang));
                 self.patch(&path, MERGE, &finalizers(uid, keep)).await
             }
             Effect::WriteJob { job, version, status } => {
-                self.status(OwnedKind::Job, job, version, json!(status)).await
+                self.status(&object_path(OwnedKind::Job, job), version, json!(status)).await
+            }
+            Effect::WriteTopology { name, version, status } => {
+                let path = format!("/apis/muster.dev/v1alpha1/topologies/{name}");
+                self.status(&path, version, json!(status)).await
             }
             Effect::Tell(note) => {
                 let path = format!("/api/v1/namespaces/{}/events?{MANAGER}", note.about.namespace);
@@ -119,8 +121,8 @@ impl Writer {
     }
 
     /// Replaces a status as a whole, if the object still has this version: one atomic compare-and-swap.
-    async fn status(&self, kind: OwnedKind, key: &ObjectKey, version: &str, status: Value) -> Outcome {
-        let path = format!("{}/{}/status?{MANAGER}", kind.path(&key.namespace), key.name);
+    async fn status(&self, object: &str, version: &str, status: Value) -> Outcome {
+        let path = format!("{object}/status?{MANAGER}");
         let patch = json!([
             { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
             { "op": "add", "path": "/status", "value": status },
@@ -227,6 +229,10 @@ fn truncated(text: &str, limit: usize) -> &str {
 
 fn pod_path(pod: &ObjectKey) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+}
+
+fn object_path(kind: OwnedKind, key: &ObjectKey) -> String {
+    format!("{}/{}", kind.path(&key.namespace), key.name)
 }
 
 fn to_bytes(value: &Value) -> Vec<u8> {

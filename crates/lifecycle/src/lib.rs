@@ -3,12 +3,11 @@
 //! ```text
 //!   TrainingSpec ─parallelism─▶ Derived (units, segments) ─▶ Gang ─▶ Plan ─launch─▶ environment, hostfile
 //!                     ▲ ranks: one table of rank orders ▲
-//!   PodEnd ─recovery::classify─▶ Fault ─recovery::decide─▶ Verdict          Facts ─job::step─▶ Phase, effects
+//!   PodEnd ─recovery::classify─▶ Fault ─recovery::decide─▶ Verdict
 //! ```
 //!
 //! No kube, no clock, no randomness: time is an argument, and what must outlive the operator comes in from a status.
 
-pub mod job;
 pub mod launch;
 pub mod parallelism;
 pub mod ranks;

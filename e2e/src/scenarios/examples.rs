@@ -1,8 +1,11 @@
 //! The files of `examples/`, applied as users apply them.
 
 use anyhow::{Result, ensure};
-use kube::ResourceExt;
-use muster_api::JobPhase;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use muster_api::topology::TOPOLOGY_NAME;
+use muster_api::{JobPhase, Topology};
 use muster_playground::demo::examples::{ADMIN, Example, IMPOSSIBLE, JOBS};
 use serde_json::json;
 use std::time::Duration;
@@ -53,6 +56,34 @@ async fn run(world: &World, made: &mut Vec<&'static Example>) -> Result<()> {
     let of_it = |pod: &k8s_openapi::api::core::v1::Pod| pod.name_any().starts_with("too-deep");
     ensure!(!world.pods().await?.iter().any(of_it), "an impossible job has pods");
     oracle::check(world).await?;
+    topology_says_what_labels_make_of_it(world).await?;
     operator.stop().await;
     Ok(())
+}
+
+/// The status of the Topology counts its domains, and names a node whose labels contradict those of its neighbours.
+async fn topology_says_what_labels_make_of_it(world: &World) -> Result<()> {
+    ready(world, "True", "agree").await?;
+    let object: Api<Topology> = Api::all(world.admin.clone());
+    let status = object.get(TOPOLOGY_NAME).await?.status.unwrap_or_default();
+    ensure!(status.levels.as_deref() == Some("Zone > Block > Rack > NvlinkDomain"), "{:?}", status.levels);
+    ensure!(status.nodes == 46, "{} nodes with accelerators instead of 46", status.nodes);
+    // One of the 18 nodes of a rack says that the rack is in another block.
+    let labels = json!({ "metadata": { "labels": { "fabric.topograph.run/tier-1": "block-2" } } });
+    let nodes: Api<Node> = Api::all(world.admin.clone());
+    nodes.patch("nvl-a-18", &PatchParams::default(), &Patch::Merge(&labels)).await?;
+    ready(world, "False", "nvl-a-18").await
+}
+
+/// Waits until the Topology's condition Ready has this status and names this.
+async fn ready(world: &World, wanted: &str, word: &str) -> Result<()> {
+    let object: Api<Topology> = Api::all(world.admin.clone());
+    world
+        .eventually(&format!("the Topology Ready={wanted}"), MINUTE, || async {
+            let status = object.get(TOPOLOGY_NAME).await?.status.unwrap_or_default();
+            let condition = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+            let holds = condition.is_some_and(|c| c.status == wanted && c.message.contains(word));
+            Ok(if holds { Ok(()) } else { Err(format!("{condition:?}")) })
+        })
+        .await
 }

@@ -10,7 +10,9 @@
 //! either the old plan or the new one, and the next leader completes it.
 
 mod act;
+mod config;
 mod gang;
+mod intake;
 mod job;
 mod needs;
 mod outbox;
@@ -19,14 +21,16 @@ mod recover;
 mod settle;
 mod slots;
 mod status;
+mod topology;
 mod world;
 
+pub use config::{Config, Counters};
 pub use outbox::{Limits, Ticket};
 
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob, topology::TOPOLOGY_NAME};
-use muster_cluster::{Cluster, PodFacts, convert};
+use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob};
+use muster_cluster::Cluster;
 use muster_engine::{Decision, How};
 use muster_lifecycle::recovery::Step;
 use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Resources, Uid};
@@ -38,37 +42,6 @@ use gang::{GangRt, Proposal};
 use job::JobRt;
 use outbox::Outbox;
 pub use world::World;
-
-/// How patient the operator is.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// How long a pod may wait for its kubelet (or, pinned, for kube-scheduler) before other nodes are taken.
-    pub start_limit: Millis,
-    /// How long a node may be not Ready before what runs there counts as lost.
-    pub node_grace: Millis,
-    /// How long a node that refused a pod is not used for that gang again.
-    pub avoid_for: Millis,
-    /// How long the other pods of a gang may go on after its outcome is decided.
-    pub drain: Millis,
-    /// Least time between two status writes that only report progress.
-    pub progress_every: Millis,
-    /// Bounds on requests under way.
-    pub limits: Limits,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            start_limit: 60_000,
-            // The node controller has already waited 40 to 50 s before Ready turns Unknown; this only skips blips.
-            node_grace: 5_000,
-            avoid_for: 600_000,
-            drain: 30_000,
-            progress_every: 2_000,
-            limits: Limits::default(),
-        }
-    }
-}
 
 /// Something that a watch reported.
 #[derive(Debug)]
@@ -103,23 +76,6 @@ enum Shape {
     Known(Resources),
 }
 
-/// Counters for metrics; they only grow.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Plans committed.
-    pub placed: u64,
-    /// Refusals by reason code, counted when the reason of a gang changes.
-    pub refused: BTreeMap<&'static str, u64>,
-    /// Pods created.
-    pub pods_created: u64,
-    /// Restarts by cause.
-    pub restarts: BTreeMap<String, u64>,
-    /// Plans that the API server refused a pod of.
-    pub plans_failed: u64,
-    /// Microseconds are not counted here: the core has no clock. Decisions asked of the engine.
-    pub decisions: u64,
-}
-
 /// The core.
 pub struct Core {
     config: Config,
@@ -149,6 +105,7 @@ pub struct Core {
     /// Parts of large plans, by ConfigMap name.
     chunks: BTreeMap<String, String>,
     nodes_changed: bool,
+    topology: Option<topology::TopologyRt>,
     counters: Counters,
     warned: BTreeSet<String>,
 }
@@ -159,6 +116,7 @@ enum Wake {
     Gang(ObjectKey),
     Job(ObjectKey),
     Node(NodeName),
+    Topology,
 }
 
 impl Core {
@@ -185,6 +143,7 @@ impl Core {
             shapes: BTreeMap::new(),
             chunks: BTreeMap::new(),
             nodes_changed: true,
+            topology: None,
             counters: Counters::default(),
             warned: BTreeSet::new(),
         }
@@ -219,268 +178,6 @@ impl Core {
             *phases.entry(format!("{:?}", rt.phase())).or_default() += 1;
         }
         phases
-    }
-
-    /// Takes in what a watch reported.
-    pub fn apply(&mut self, event: Event, now: Millis) {
-        match event {
-            Event::Node(Change::Set(node)) => self.set_node(&node, now),
-            Event::Node(Change::Gone(key, _)) => self.remove_node(&NodeName::from(key.name)),
-            Event::Pod(Change::Set(pod)) => self.set_pod(&pod, now),
-            Event::Pod(Change::Gone(_, uid)) => self.remove_pod(&uid),
-            Event::Gang(Change::Set(gang)) => self.set_gang(gang),
-            Event::Gang(Change::Gone(key, uid)) => self.remove_gang(&key, &uid),
-            Event::Job(Change::Set(job)) => self.set_job(job),
-            Event::Job(Change::Gone(key, uid)) => self.remove_job(&key, &uid),
-            Event::Queue(Change::Set(queue)) => {
-                self.world.set_queue(&name_of(&queue.metadata), Some(&queue));
-                self.judge_all_again();
-            }
-            Event::Queue(Change::Gone(key, _)) => {
-                self.world.set_queue(&key.name, None);
-                self.judge_all_again();
-            }
-            Event::Topology(Change::Set(topology)) if name_of(&topology.metadata) == TOPOLOGY_NAME => {
-                self.cluster.set_topology(topology.spec.to_model());
-            }
-            Event::Topology(Change::Gone(key, _)) if key.name == TOPOLOGY_NAME => {
-                self.cluster.set_topology(muster_model::Topology::default());
-            }
-            Event::Class(Change::Set(class)) => {
-                let name = name_of(&class.metadata);
-                self.world.set_class(&name, Some(class));
-                self.nodes_changed = true;
-                self.judge_all_again();
-            }
-            Event::Class(Change::Gone(key, _)) => {
-                self.world.set_class(&key.name, None);
-                self.nodes_changed = true;
-                self.judge_all_again();
-            }
-            Event::Priority(Change::Set(class)) => {
-                self.world.set_priority(&name_of(&class.metadata), Some(&class));
-                self.judge_all_again();
-            }
-            Event::Priority(Change::Gone(key, _)) => {
-                self.world.set_priority(&key.name, None);
-                self.judge_all_again();
-            }
-            Event::Quota(change) => self.apply_quota(change),
-            Event::Topology(_)
-            | Event::Node(Change::Synced)
-            | Event::Pod(Change::Synced)
-            | Event::Gang(Change::Synced)
-            | Event::Job(Change::Synced)
-            | Event::Queue(Change::Synced)
-            | Event::Class(Change::Synced)
-            | Event::Priority(Change::Synced) => {}
-        }
-    }
-
-    fn apply_quota(&mut self, change: Change<ResourceQuota>) {
-        let (key, changed) = match change {
-            Change::Set(quota) => {
-                let key = ObjectKey::new(
-                    quota.metadata.namespace.clone().unwrap_or_default(),
-                    name_of(&quota.metadata),
-                );
-                let changed = self.world.set_quota(&key, Some(&quota));
-                (key, changed)
-            }
-            Change::Gone(key, _) => {
-                let changed = self.world.set_quota(&key, None);
-                (key, changed)
-            }
-            Change::Synced => return,
-        };
-        if changed {
-            let waiting =
-                self.gangs.iter().filter(|(gang, rt)| gang.namespace == key.namespace && rt.plan.is_none());
-            self.dirty_gangs.extend(waiting.map(|(key, _)| key.clone()));
-        }
-    }
-
-    /// Something that every gang and job is judged by has changed.
-    fn judge_all_again(&mut self) {
-        for rt in self.gangs.values_mut() {
-            rt.told = None;
-        }
-        self.dirty_gangs.extend(self.gangs.keys().cloned());
-        self.dirty_jobs.extend(self.jobs.keys().cloned());
-    }
-
-    fn warn(&mut self, warnings: Vec<String>) {
-        for warning in warnings {
-            if self.warned.len() < 10_000 && self.warned.insert(warning.clone()) {
-                tracing::warn!("{warning}");
-            }
-        }
-    }
-
-    fn set_node(&mut self, object: &Node, now: Millis) {
-        let (node, warnings) = convert::node(object);
-        self.warn(warnings);
-        let name = node.name.clone();
-        let before = self.cluster.node(&name).cloned();
-        let ready = node.ready;
-        let out_of_service = node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
-        if before.as_ref().is_some_and(|before| before.allocatable != node.allocatable)
-            && self.distrusted.remove(&name).is_some()
-        {
-            self.cluster.trust(&name);
-        }
-        let again = before.as_ref().is_some_and(|before| before.uid != node.uid);
-        if !self.cluster.set_node(node) {
-            return;
-        }
-        self.nodes_changed = true;
-        if ready {
-            self.unready.remove(&name);
-        } else if !self.unready.contains_key(&name) {
-            self.unready.insert(name.clone(), now);
-            self.wakes.insert((now + self.config.node_grace, Wake::Node(name.clone())));
-        }
-        if again {
-            self.lose_node(&name, "was deleted and made again");
-        }
-        if out_of_service {
-            self.lose_node(&name, "is out of service");
-        }
-        self.touch_node(&name);
-    }
-
-    fn remove_node(&mut self, name: &NodeName) {
-        self.cluster.remove_node(name);
-        self.nodes_changed = true;
-        self.unready.remove(name);
-        self.distrusted.remove(name);
-        self.lose_node(name, "is gone");
-        self.touch_node(name);
-    }
-
-    /// Looks again at the gangs that a node concerns.
-    fn touch_node(&mut self, name: &NodeName) {
-        for map in [&self.gangs_on, &self.waiting_for_room] {
-            for key in map.get(name).into_iter().flatten() {
-                if let Some(rt) = self.gangs.get_mut(key) {
-                    rt.sweep = true;
-                }
-                self.dirty_gangs.insert(key.clone());
-            }
-        }
-    }
-
-    fn lose_node(&mut self, name: &NodeName, why: &str) {
-        for key in self.gangs_on.get(name).cloned().unwrap_or_default() {
-            if let Some(rt) = self.gangs.get_mut(&key) {
-                rt.slots.lose_node(name, why);
-                self.dirty_gangs.insert(key);
-            }
-        }
-    }
-
-    fn set_pod(&mut self, object: &Pod, now: Millis) {
-        let (pod, warnings) = PodFacts::of(object);
-        self.warn(warnings);
-        let freed = pod.terminal().then(|| pod.node.clone()).flatten();
-        if let Some(key) = pod.gang.as_ref().and_then(|uid| self.by_uid.get(uid)).cloned()
-            && let Some(rt) = self.gangs.get_mut(&key)
-            && rt.see_pod(&pod)
-        {
-            self.dirty_gangs.insert(key);
-        }
-        let short = pod.end.as_ref().is_some_and(|end| end.reason.starts_with("OutOf"));
-        if let Some(node) =
-            pod.node.clone().filter(|_| short && !pod.started && self.cluster.pod(&pod.uid).is_some())
-        {
-            self.distrust(&node, &pod, now);
-        }
-        self.cluster.set_pod(pod);
-        if let Some(node) = freed {
-            self.room_on(&node);
-        }
-    }
-
-    fn remove_pod(&mut self, uid: &Uid) {
-        let Some(pod) = self.cluster.remove_pod(uid) else { return };
-        if let Some(key) = pod.gang.as_ref().and_then(|uid| self.by_uid.get(uid)).cloned() {
-            if let Some(rt) = self.gangs.get_mut(&key) {
-                rt.slots.vanished(&pod);
-                rt.deleting.remove(uid);
-                rt.releasing.remove(uid);
-            }
-            self.dirty_gangs.insert(key);
-        }
-        if let Some(node) = &pod.node {
-            self.room_on(node);
-        }
-    }
-
-    /// A pod left a node: others may wait for the room.
-    fn room_on(&mut self, node: &NodeName) {
-        self.dirty_gangs.extend(self.waiting_for_room.get(node).into_iter().flatten().cloned());
-    }
-
-    fn set_gang(&mut self, object: Object) {
-        let key =
-            ObjectKey::new(object.metadata.namespace.clone().unwrap_or_default(), name_of(&object.metadata));
-        let uid = Uid(object.metadata.uid.clone().unwrap_or_default());
-        if let Some(rt) = self.gangs.get_mut(&key) {
-            rt.see(object, &self.chunks);
-            self.after_commit(&key);
-        } else {
-            self.by_uid.insert(uid.clone(), key.clone());
-            let mut rt = GangRt::new(object, &self.chunks);
-            // Its pods may have been seen before it.
-            for pod in self.cluster.pods_of(&uid) {
-                rt.slots.observe(pod);
-                rt.checkpoint_step = rt.checkpoint_step.max(pod.checkpoint_step);
-            }
-            self.gangs.insert(key.clone(), rt);
-            self.after_commit(&key);
-        }
-        if let Some(job) = self.job_of(&key) {
-            self.dirty_jobs.insert(job);
-        }
-        self.dirty_gangs.insert(key);
-    }
-
-    /// Keeps the index from nodes to gangs in step with a gang's committed plan.
-    fn after_commit(&mut self, key: &ObjectKey) {
-        let Some(rt) = self.gangs.get_mut(key) else { return };
-        let planned: BTreeSet<NodeName> = rt.slots.iter().map(|planned| planned.node.clone()).collect();
-        let before = std::mem::replace(&mut rt.indexed, planned.clone());
-        for node in before.difference(&planned) {
-            if let Some(gangs) = self.gangs_on.get_mut(node) {
-                gangs.remove(key);
-            }
-        }
-        for node in planned.difference(&before) {
-            self.gangs_on.entry(node.clone()).or_default().insert(key.clone());
-        }
-    }
-
-    fn remove_gang(&mut self, key: &ObjectKey, uid: &Uid) {
-        self.cluster.remove_gang(key, uid);
-        self.by_uid.remove(uid);
-        self.creating.remove(key);
-        if let Some(rt) = self.gangs.get(key).filter(|rt| rt.uid() == *uid) {
-            for (map, nodes) in [(&mut self.gangs_on, &rt.indexed), (&mut self.waiting_for_room, &rt.blocked)]
-            {
-                for node in nodes {
-                    if let Some(gangs) = map.get_mut(node) {
-                        gangs.remove(key);
-                    }
-                }
-            }
-            self.gangs.remove(key);
-        }
-        self.dirty_jobs.extend(self.jobs.contains_key(key).then(|| key.clone()));
-    }
-
-    /// The job that a gang belongs to: the one of its name.
-    fn job_of(&self, gang: &ObjectKey) -> Option<ObjectKey> {
-        self.jobs.contains_key(gang).then(|| gang.clone())
     }
 
     /// Goes as far as it can without the server's answers.
@@ -525,6 +222,7 @@ impl Core {
             Wake::Job(key) => {
                 self.dirty_jobs.insert(key);
             }
+            Wake::Topology => self.report_topology(now),
             Wake::Node(name) => {
                 if self.unready.get(&name).is_some_and(|since| since + self.config.node_grace <= now) {
                     self.lose_node(&name, "is not ready");

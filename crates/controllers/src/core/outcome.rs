@@ -34,6 +34,7 @@ impl Core {
                 let job = job.clone();
                 self.job_written(&job, outcome, now);
             }
+            Effect::WriteTopology { .. } => self.topology_written(&outcome, now),
             Effect::ProbePod { gang, shape, .. } => {
                 let (gang, shape) = (gang.clone(), *shape);
                 self.probed(&gang, shape, outcome, now);

@@ -113,6 +113,11 @@ impl World {
         self.classes.iter().chain(built_in).map(|(name, class)| (name.as_str(), class))
     }
 
+    /// The resources that count as accelerators.
+    pub fn device_names(&self) -> BTreeSet<String> {
+        self.all_classes().map(|(_, class)| class.resource.clone()).collect()
+    }
+
     /// A class by name.
     pub fn class(&self, name: &str) -> Option<&AcceleratorClassSpec> {
         self.classes.get(name).or_else(|| self.built_in.get(name))

@@ -1,0 +1,54 @@
+//! What the core is told once, and what it counts.
+
+use muster_model::Millis;
+use std::collections::BTreeMap;
+
+use super::Limits;
+
+/// How patient the operator is.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long a pod may wait for its kubelet (or, pinned, for kube-scheduler) before other nodes are taken.
+    pub start_limit: Millis,
+    /// How long a node may be not Ready before what runs there counts as lost.
+    pub node_grace: Millis,
+    /// How long a node that refused a pod is not used for that gang again.
+    pub avoid_for: Millis,
+    /// How long the other pods of a gang may go on after its outcome is decided.
+    pub drain: Millis,
+    /// Least time between two status writes that only report progress.
+    pub progress_every: Millis,
+    /// Bounds on requests under way.
+    pub limits: Limits,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            start_limit: 60_000,
+            // The node controller has already waited 40 to 50 s before Ready turns Unknown; this only skips blips.
+            node_grace: 5_000,
+            avoid_for: 600_000,
+            drain: 30_000,
+            progress_every: 2_000,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Counters for metrics; they only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Plans committed.
+    pub placed: u64,
+    /// Refusals by reason code, counted when the reason of a gang changes.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Pods created.
+    pub pods_created: u64,
+    /// Restarts by cause.
+    pub restarts: BTreeMap<String, u64>,
+    /// Plans that the API server refused a pod of.
+    pub plans_failed: u64,
+    /// Microseconds are not counted here: the core has no clock. Decisions asked of the engine.
+    pub decisions: u64,
+}
