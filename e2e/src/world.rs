@@ -395,7 +395,11 @@ fn heartbeats(nodes: usize) -> FleetOptions {
     }
 }
 
-async fn client(kubeconfig: &std::path::Path) -> Result<Client> {
+/// A client that does not retry by itself, as the operator's own.
+///
+/// # Errors
+/// When the kubeconfig cannot be read or makes no client.
+pub async fn client(kubeconfig: &std::path::Path) -> Result<Client> {
     let file = kube::config::Kubeconfig::read_from(kubeconfig)?;
     let mut config =
         kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await?;

@@ -56,8 +56,7 @@ impl Review {
 /// Name of a field, and whether it is set.
 type Field<T> = (&'static str, fn(&T) -> bool);
 
-/// The fields of [`FORBIDDEN`] that a template sets. `priorityClassName` is not among them: the operator itself writes
-/// the job's into the template of a Gang.
+/// The fields of [`FORBIDDEN`] that a template sets.
 const SET: &[Field<PodSpec>] = &[
     ("nodeName", |spec| spec.node_name.is_some()),
     ("schedulerName", |spec| spec.scheduler_name.is_some()),
@@ -68,6 +67,7 @@ const SET: &[Field<PodSpec>] = &[
     ("ephemeralContainers", |spec| spec.ephemeral_containers.is_some()),
     ("activeDeadlineSeconds", |spec| spec.active_deadline_seconds.is_some()),
     ("priority", |spec| spec.priority.is_some()),
+    ("priorityClassName", |spec| spec.priority_class_name.is_some()),
 ];
 
 /// Volumes of which kube-scheduler counts or separates pods by what the template itself names.

@@ -50,10 +50,14 @@ impl Core {
     pub(super) fn report_topology(&mut self, now: Millis) {
         let devices = self.world.device_names();
         let Some(rt) = self.topology.as_mut() else { return };
-        if rt.due.is_none_or(|due| due > now) || rt.writing {
+        if rt.due.is_none_or(|due| due > now) {
             return;
         }
         rt.due = None;
+        // What comes of the write under way looks again.
+        if rt.writing {
+            return;
+        }
         let old = rt.object.status.clone().unwrap_or_default();
         let meta = &rt.object.metadata;
         let (levels, nodes) = (rt.object.spec.to_model(), self.cluster.nodes());
@@ -76,7 +80,7 @@ impl Core {
             rt.writing = false;
         }
         match outcome {
-            Outcome::Done { .. } | Outcome::Gone => {}
+            Outcome::Gone => {}
             Outcome::Refused(message) => tracing::warn!(%message, "the status of the Topology is refused"),
             _ => self.look_at_topology(now),
         }

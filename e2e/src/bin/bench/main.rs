@@ -51,11 +51,7 @@ impl Bench {
         let session = Session::open(Kind::Local, options, |line| eprintln!("bench: {line}")).await?;
         let audit = session.local.as_ref().and_then(muster_playground::cluster::LocalCluster::audit_log_path);
         let audit = audit.context("the local cluster writes no audit log")?;
-        let file = kube::config::Kubeconfig::read_from(&session.operator)?;
-        let mut config =
-            kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await?;
-        config.default_retry = false;
-        let account = kube::Client::try_from(config)?;
+        let account = muster_e2e::world::client(&session.operator).await?;
         Ok(Self { session, account, audit })
     }
 
