@@ -126,11 +126,11 @@ impl Cluster {
         }
     }
 
-    /// The pod was not created after all.
-    pub fn not_expected(&mut self, key: &ObjectKey) {
-        if let Some((node, requests)) = self.expected.remove(key) {
-            self.nodes.entry(node).or_default().used.subtract(&requests);
-        }
+    /// The pod was not created after all. Returns the node whose room it held.
+    pub fn not_expected(&mut self, key: &ObjectKey) -> Option<NodeName> {
+        let (node, requests) = self.expected.remove(key)?;
+        self.nodes.entry(node.clone()).or_default().used.subtract(&requests);
+        Some(node)
     }
 
     /// Takes in a pod.

@@ -119,6 +119,9 @@ pub enum LeaderError {
          \"muster-fence\" and its binding (they are in the chart and in deploy/); until then nothing is placed"
     )]
     NotFenced(String),
+    /// The server took too long.
+    #[error("the API server did not answer within {0:?} whether it refuses pods of earlier leaders")]
+    Silent(Duration),
     /// Another holder was faster.
     #[error("another process took the Lease")]
     Lost,
@@ -295,8 +298,13 @@ impl Elector {
     /// Proves that a pod of an earlier epoch is refused, and that one of ours is not refused by the fence.
     ///
     /// # Errors
-    /// When the fence does not hold, or the API server does not answer.
+    /// When the fence does not hold, or the API server does not answer in time.
     pub async fn prove_fence(&self, term: &Term) -> Result<(), LeaderError> {
+        let patience = self.config.renew_deadline;
+        timeout(patience, self.try_fence(term)).await.unwrap_or(Err(LeaderError::Silent(patience)))
+    }
+
+    async fn try_fence(&self, term: &Term) -> Result<(), LeaderError> {
         match self.probe(term.epoch - 1).await {
             Ok(()) => return Err(LeaderError::NotFenced(format!("epoch {}", term.epoch - 1))),
             Err(kube::Error::Api(status)) if status.message.contains(FENCE_POLICY) => {}

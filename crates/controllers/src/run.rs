@@ -187,20 +187,21 @@ impl Operator {
     async fn chunks(&self) -> BTreeMap<String, String> {
         let maps: Api<ConfigMap> = Api::all(self.client.clone());
         let params = ListParams::default().labels(labels::PLAN_CHUNK);
+        let patience = self.options.lease.renew_deadline;
         loop {
-            match maps.list(&params).await {
-                Ok(list) => {
+            let error = match tokio::time::timeout(patience, maps.list(&params)).await {
+                Ok(Ok(list)) => {
                     return list
                         .items
                         .into_iter()
                         .filter_map(|map| Some((map.metadata.name?, map.data?.remove(CHUNK_KEY)?)))
                         .collect();
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot list the parts of large plans; trying again");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
-            }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no answer within {patience:?}"),
+            };
+            tracing::warn!(error, "cannot list the parts of large plans; trying again");
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 

@@ -1,14 +1,17 @@
 //! The operator dies, or is stopped and comes back too late.
 
 use anyhow::{Result, ensure};
+use http::Method;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use muster_api::JobPhase;
 use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::basics::{live, ranks_are_a_permutation};
-use crate::hook::{Gate, Tripwire, When};
+use crate::hook::{Gate, Hook, Tripwire, When};
 use crate::jobs::{EXIT_CODE, RUN_FOR, job};
 use crate::{World, oracle};
 
@@ -84,6 +87,50 @@ pub async fn two_leaders_one_domain(world: &World) -> Result<()> {
     oracle::check(world).await?;
     old.kill().await;
     new.stop().await;
+    Ok(())
+}
+
+/// The server creates pods and its answers are lost: nobody makes them again or waits for the room that they take
+/// themselves.
+pub async fn lost_answers_lose_no_pod(world: &World) -> Result<()> {
+    /// Counts when the operator gives up waiting.
+    struct GivenUp(Arc<AtomicUsize>);
+    impl Drop for GivenUp {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let (asked, given_up) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counted = given_up.clone();
+    let hook: Hook = Arc::new(move |seen| {
+        let (asked, given_up) = (asked.clone(), counted.clone());
+        Box::pin(async move {
+            let creation = seen.method == Method::POST && seen.path.ends_with("/pods");
+            // The proof of the fence (0, then 1 and 2), the question about the pods' shape (3, then 4), two pods of four.
+            let loses = |nth| matches!(nth, 0 | 3 | 5 | 6);
+            if creation && seen.when == When::After && loses(asked.fetch_add(1, Ordering::SeqCst)) {
+                let _given_up = GivenUp(given_up);
+                std::future::pending::<()>().await;
+            }
+        })
+    });
+    let (operator, _freeze) = world.start_frozen_later("one", hook);
+    // Each pod fills its node: a second one of the name would find no room.
+    world.submit(&job("trains", 32)).await?;
+    world.phase("trains", JobPhase::Running, 2 * MINUTE).await?;
+    world
+        .eventually("the operator gives up on the answers", MINUTE, || async {
+            let count = given_up.load(Ordering::SeqCst);
+            Ok(if count == 4 { Ok(()) } else { Err(format!("it gave up on {count} of 4")) })
+        })
+        .await?;
+    // It still takes them for running: the end of all four ends the job.
+    for pod in live(world).await? {
+        world.fleet.finish_pod(&world.namespace, &pod.name_any(), 0).await?;
+    }
+    let status = world.phase("trains", JobPhase::Succeeded, 2 * MINUTE).await?.status.unwrap_or_default();
+    ensure!(status.restarts == 0 && status.generation == Some(1), "it was placed more than once: {status:?}");
+    operator.stop().await;
     Ok(())
 }
 

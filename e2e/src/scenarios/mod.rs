@@ -53,6 +53,7 @@ macro_rules! for_each_scenario {
         );
         $scenario!(result_survives_pod_gc, failure::result_survives_pod_gc, nodes::hgx(2));
         $scenario!(killed_at_twenty_points, crash::killed_at_twenty_points, nodes::hgx(8));
+        $scenario!(lost_answers_lose_no_pod, crash::lost_answers_lose_no_pod, nodes::hgx(4));
         $scenario!(two_leaders_one_domain, crash::two_leaders_one_domain, nodes::hgx(4));
         $scenario!(
             priority_classes_reach_the_pods,

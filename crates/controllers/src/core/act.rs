@@ -6,12 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::gang::{GangRt, RolePlan};
-use super::slots::{Loss, SlotState};
+use super::slots::SlotState;
 use super::{Core, OUT_OF_SERVICE, Wake};
 use crate::effect::{Effect, OwnedKind};
 use crate::manifest::{Blueprint, Stamp};
 use muster_api::names;
-use muster_lifecycle::recovery::Fault;
 
 /// How long a pod may wait for room on its node before another node is looked for.
 const ROOM_LIMIT: Millis = 600_000;
@@ -181,7 +180,7 @@ impl Core {
         let Some((pod, body)) = self.body(key, slot, &node, &role) else { return false };
         self.cluster.expect(pod.clone(), node, role.requests.clone());
         if let Some(rt) = self.gangs.get_mut(key) {
-            rt.slots.set(slot, SlotState::Asked);
+            rt.slots.ask(slot);
         }
         self.out.push(Effect::CreatePod { gang: key.clone(), slot: slot.clone(), pod, body });
         true
@@ -232,7 +231,7 @@ impl Core {
 
     fn misfit(&mut self, key: &ObjectKey, slot: &Slot, message: String) {
         if let Some(rt) = self.gangs.get_mut(key) {
-            rt.slots.set(slot, SlotState::Lost(Loss { fault: Fault::Misfit, message, exit_code: None }));
+            rt.slots.misfit(slot, message);
         }
         self.creating.remove(key);
         self.dirty_gangs.insert(key.clone());

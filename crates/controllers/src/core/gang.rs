@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::recover;
 use super::slots::{Slots, Tally};
+use super::status::Change;
 use crate::effect::Effect;
 use crate::launch::Launcher;
 use crate::manifest::{self, Blueprint};
@@ -77,6 +78,19 @@ pub enum Wanted {
     Replan,
 }
 
+/// A status that is being written: under way until it is known to be on the server, or that it never will be.
+#[derive(Debug)]
+pub struct Writing {
+    /// The object's version that it was made from. The server takes it only while the object has that version.
+    pub version: String,
+    /// What is written.
+    pub change: Change,
+    /// It puts another plan in force.
+    pub places: bool,
+    /// An attempt got no answer: the server may have done it.
+    pub unsure: bool,
+}
+
 /// What is the same for all pods of a role under one plan.
 #[derive(Debug)]
 pub struct RolePlan {
@@ -108,13 +122,7 @@ pub struct GangRt {
     /// What the engine was told last.
     pub told: Option<Told>,
     /// The status that is being written.
-    pub writing: Option<Box<GangStatus>>,
-    /// Whether pods must wait for that write.
-    pub writing_urgent: bool,
-    /// The plan in the status that is being written.
-    pub writing_plan: Option<Plan>,
-    /// What to tell when it is written: reason, sentence, warning.
-    pub writing_note: Option<(String, String, bool)>,
+    pub writing: Option<Box<Writing>>,
     /// Not before this time is a status tried again.
     pub write_after: Millis,
     /// A decision that waits to be committed.
@@ -145,6 +153,8 @@ pub struct GangRt {
     pub releasing: BTreeSet<Uid>,
     /// Nodes on which a pod waits for room.
     pub blocked: BTreeSet<NodeName>,
+    /// Its deletion was asked for.
+    pub removing: bool,
     /// The gang's own finalizer was asked away.
     pub released: bool,
     /// When progress was written last.
@@ -176,9 +186,6 @@ impl GangRt {
             request: Err(Reason::NotFound { states: 0 }),
             told: None,
             writing: None,
-            writing_urgent: false,
-            writing_plan: None,
-            writing_note: None,
             write_after: 0,
             proposal: None,
             refusal: None,
@@ -194,6 +201,7 @@ impl GangRt {
             deleting: BTreeMap::new(),
             releasing: BTreeSet::new(),
             blocked: BTreeSet::new(),
+            removing: false,
             released: false,
             progressed: 0,
             checkpoint_step: None,
@@ -241,6 +249,8 @@ impl GangRt {
             self.roles.clear();
             self.blocked.clear();
             self.loss = None;
+            // It was made from the plan that was in force until now.
+            self.drop_decision();
         }
         self.checkpoint_step = self.checkpoint_step.max(status.checkpoint_step);
         self.sweep = true;

@@ -210,7 +210,7 @@ impl Core {
     }
 
     /// A pod left a node: others may wait for the room.
-    fn room_on(&mut self, node: &NodeName) {
+    pub(super) fn room_on(&mut self, node: &NodeName) {
         self.dirty_gangs.extend(self.waiting_for_room.get(node).into_iter().flatten().cloned());
     }
 

@@ -87,9 +87,10 @@ impl Core {
 
     /// A job that goes takes its gang along; waiting for the garbage collector would take longer.
     fn delete_gang_of(&mut self, key: &ObjectKey, job: &Uid) {
-        let Some(rt) = self.gangs.get(key).filter(|rt| !rt.leaving()) else { return };
-        let owners = rt.object.metadata.owner_references.iter().flatten();
-        if owners.clone().any(|owner| owner.uid == job.0) {
+        let Some(rt) = self.gangs.get_mut(key).filter(|rt| !rt.leaving() && !rt.removing) else { return };
+        let mut owners = rt.object.metadata.owner_references.iter().flatten();
+        if owners.any(|owner| owner.uid == job.0) {
+            rt.removing = true;
             let uid = rt.uid();
             self.delete_owned(OwnedKind::Gang, key.clone(), uid);
         }
@@ -104,6 +105,10 @@ impl Core {
             return;
         }
         if rt.phase().is_final() {
+            // Past its deadline it ends while its gang runs: whoever leads now takes that away.
+            if self.gangs.get(key).is_some_and(|gang| !gang.is_final()) {
+                self.delete_gang_of(key, &uid);
+            }
             self.expire_job(key, now);
             return;
         }
@@ -324,13 +329,7 @@ impl Core {
                 {
                     rt.version = version;
                 }
-                let uid = rt.uid();
-                let deadline = status.reason.as_deref() == Some("DeadlineExceeded");
                 rt.status = *status;
-                if deadline {
-                    // A job that may not run any longer gives everything back.
-                    self.delete_gang_of(key, &uid);
-                }
             }
             Outcome::Refused(message) => {
                 tracing::error!(job = %key, %message, "the API server refuses the job's status");

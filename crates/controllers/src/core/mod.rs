@@ -21,6 +21,8 @@ mod recover;
 mod settle;
 mod slots;
 mod status;
+#[cfg(test)]
+mod tests;
 mod topology;
 mod world;
 

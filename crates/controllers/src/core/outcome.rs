@@ -1,10 +1,12 @@
 //! What came of the effects.
 
+use muster_api::GangStatus;
 use muster_cluster::{PodFacts, Slot};
 use muster_model::{Millis, NodeName, ObjectKey, Reason, resources};
 
+use super::gang::Writing;
 use super::outbox::Ticket;
-use super::slots::SlotState;
+use super::status::Change;
 use super::{Core, Shape, Wake};
 use crate::effect::{Effect, Outcome};
 
@@ -26,9 +28,9 @@ impl Core {
                 let (gang, slot, pod) = (gang.clone(), slot.clone(), pod.clone());
                 self.created(&gang, &slot, &pod, outcome, now);
             }
-            Effect::WriteGang { gang, .. } => {
-                let gang = gang.clone();
-                self.gang_written(&gang, outcome, now);
+            Effect::WriteGang { gang, version, .. } => {
+                let (gang, version) = (gang.clone(), version.clone());
+                self.gang_written(&gang, &version, outcome, ticket, now);
             }
             Effect::WriteJob { job, .. } => {
                 let job = job.clone();
@@ -64,20 +66,38 @@ impl Core {
                     }
                 }
             }
-            Effect::DeleteOwned { .. } | Effect::Tell(_) => match outcome {
+            Effect::DeleteOwned { key, .. } => match outcome {
                 Outcome::Transient(_) => self.out.again(ticket, now),
-                Outcome::Refused(message) => tracing::warn!(%message, "refused"),
+                Outcome::Refused(message) => {
+                    tracing::warn!(object = %key, %message, "it cannot be deleted; trying again");
+                    self.out.again(ticket, now);
+                }
+                _ => {}
+            },
+            Effect::Tell(_) => match outcome {
+                Outcome::Transient(_) => self.out.again(ticket, now),
+                Outcome::Refused(message) => tracing::warn!(%message, "an event is refused"),
                 _ => {}
             },
         }
         true
     }
 
-    fn gang_written(&mut self, key: &ObjectKey, outcome: Outcome, now: Millis) {
+    /// What came of a gang's status. A write without an answer may have been done: until that is known nothing else is
+    /// decided for the gang, and a plan in it keeps its place, or others would be given the same nodes.
+    fn gang_written(
+        &mut self,
+        key: &ObjectKey,
+        version: &str,
+        outcome: Outcome,
+        ticket: Ticket,
+        now: Millis,
+    ) {
         let Some(rt) = self.gangs.get_mut(key) else { return };
-        let Some(status) = rt.writing.take() else { return };
-        let plan = rt.writing_plan.take();
-        let note = rt.writing_note.take();
+        let Some(mut writing) = rt.writing.take_if(|writing| writing.version == version) else { return };
+        // Made from a version that is no longer there, it cannot be done any more; if it was, the watch shows it.
+        let overtaken = rt.version != writing.version;
+        let shown = overtaken && same(&rt.status, &writing.change.status);
         match outcome {
             Outcome::Done { version, .. } => {
                 if let Some(version) = version
@@ -85,55 +105,25 @@ impl Core {
                 {
                     rt.version = version;
                 }
-                let placed = plan.is_some()
-                    && rt.plan.as_ref().map(|p| p.generation) != plan.as_ref().map(|p| p.generation);
-                let failed = rt.failed_plan.take();
-                rt.progressed = now;
-                rt.proposal = None;
-                let refused = rt.refusal.as_ref().or(rt.request.as_ref().err()).map(Reason::code);
-                if let Some(code) = refused.filter(|code| status.reason.as_deref() == Some(*code)) {
-                    *self.counters.refused.entry(code).or_default() += 1;
-                }
-                rt.commit(*status, plan);
-                if placed {
-                    self.counters.placed += 1;
-                }
-                if let Some(reason) = failed {
-                    rt.failures += 1;
-                    let delay = FIRST_HOLD.saturating_mul(1 << (rt.failures - 1).min(10)).min(LONGEST_HOLD);
-                    rt.hold = Some((now + delay, reason));
-                    self.counters.plans_failed += 1;
-                } else if rt.phase() == muster_api::GangPhase::Running {
-                    rt.failures = 0;
-                }
-                if let Some(restart) = rt.status.restarts.last()
-                    && rt.status.plan.as_ref().is_some_and(|plan| plan.generation == restart.generation)
-                    && placed
-                {
-                    *self.counters.restarts.entry(restart.cause.clone()).or_default() += 1;
-                }
-                if let Some((reason, message, warning)) = note {
-                    self.tell_gang(key, &reason, message, warning);
-                }
-                self.after_commit(key);
+                rt.commit(writing.change.status.clone(), writing.change.plan.clone());
+                self.committed(key, *writing, now);
             }
-            Outcome::Conflict | Outcome::Gone => {
-                // The object changed meanwhile; the watch brings it. The decision was made from an old state.
-                rt.drop_decision();
-                rt.write_after = now + WRITE_AGAIN;
-            }
-            Outcome::Refused(message) => {
+            _ if shown => self.committed(key, *writing, now),
+            _ if overtaken => rt.drop_decision(),
+            Outcome::Refused(message) if !writing.unsure => {
                 tracing::error!(gang = %key, %message, "the API server refuses the gang's status");
                 rt.drop_decision();
                 rt.write_after = now + FIRST_HOLD;
             }
             outcome => {
-                if let Outcome::Transient(message) = outcome {
+                if let Outcome::Transient(message) | Outcome::Refused(message) = outcome {
                     tracing::warn!(gang = %key, %message, "the gang's status could not be written; trying again");
                 }
-                // Whether it was written is not known. If it was, the watch tells.
-                rt.drop_decision();
-                rt.write_after = now + WRITE_AGAIN;
+                // The same again: it is taken, or refused because the object has changed, which the watch will show.
+                writing.unsure = true;
+                rt.writing = Some(writing);
+                self.out.again(ticket, now);
+                return;
             }
         }
         self.dirty_gangs.insert(key.clone());
@@ -142,46 +132,78 @@ impl Core {
         }
     }
 
+    /// What follows from a status that is on the server now.
+    fn committed(&mut self, key: &ObjectKey, writing: Writing, now: Millis) {
+        let Some(rt) = self.gangs.get_mut(key) else { return };
+        let Change { status, note, failed, .. } = writing.change;
+        let placed = writing.places;
+        rt.progressed = now;
+        let refused = rt.refusal.as_ref().or(rt.request.as_ref().err()).map(Reason::code);
+        if let Some(code) = refused.filter(|code| status.reason.as_deref() == Some(*code)) {
+            *self.counters.refused.entry(code).or_default() += 1;
+        }
+        if placed {
+            self.counters.placed += 1;
+        }
+        if let Some(reason) = failed {
+            rt.failed_plan = None;
+            rt.failures += 1;
+            rt.hold = Some((now + hold(rt.failures), reason));
+            self.counters.plans_failed += 1;
+        } else if rt.phase() == muster_api::GangPhase::Running {
+            rt.failures = 0;
+        }
+        if let Some(restart) = status.restarts.last().filter(|_| placed)
+            && status.plan.as_ref().is_some_and(|plan| plan.generation == restart.generation)
+        {
+            *self.counters.restarts.entry(restart.cause.clone()).or_default() += 1;
+        }
+        if let Some((reason, message, warning)) = note {
+            self.tell_gang(key, &reason, message, warning);
+        }
+        self.after_commit(key);
+    }
+
+    /// A pod that was counted on does not come: others may wait for its room.
+    fn not_made(&mut self, pod: &ObjectKey) {
+        if let Some(node) = self.cluster.not_expected(pod) {
+            self.room_on(&node);
+        }
+    }
+
     fn created(&mut self, gang: &ObjectKey, slot: &Slot, pod: &ObjectKey, outcome: Outcome, now: Millis) {
-        let Some(rt) = self.gangs.get_mut(gang) else {
-            self.cluster.not_expected(pod);
-            return;
-        };
         if let Outcome::Done { .. } = outcome {
             // The watch brings the pod; nothing follows from the answer alone.
             self.counters.pods_created += 1;
             return;
         }
+        self.not_made(pod);
+        let Some(rt) = self.gangs.get_mut(gang) else { return };
         self.dirty_gangs.insert(gang.clone());
+        if !rt.slots.not_created(slot) {
+            return;
+        }
         match outcome {
             Outcome::Exists(facts) => {
                 let facts = *facts;
-                self.cluster.not_expected(pod);
                 let ours = facts.gang.as_ref() == Some(&rt.uid()) && facts.slot.as_ref() == Some(slot);
                 if ours {
                     rt.slots.observe(&facts);
                     self.cluster.set_pod(facts);
                 } else {
-                    rt.slots.set(slot, SlotState::Missing);
                     rt.failed_plan = Some(Reason::PodRefused {
                         message: format!("a pod named {pod} that is not this gang's exists already"),
                     });
                 }
             }
             Outcome::Refused(message) => {
-                self.cluster.not_expected(pod);
-                rt.slots.set(slot, SlotState::Missing);
-                if rt.slots.get(slot).is_some() {
-                    rt.failed_plan = Some(Reason::PodRefused { message });
-                    self.creating.remove(gang);
-                }
+                rt.failed_plan = Some(Reason::PodRefused { message });
+                self.creating.remove(gang);
             }
             outcome => {
                 if let Outcome::Transient(message) = outcome {
                     tracing::debug!(%pod, %message, "a pod could not be created; trying again");
                 }
-                self.cluster.not_expected(pod);
-                rt.slots.set(slot, SlotState::Missing);
                 rt.create_after = now + WRITE_AGAIN;
                 self.wakes.insert((rt.create_after, Wake::Gang(gang.clone())));
             }
@@ -208,9 +230,8 @@ impl Core {
                 for key in &waiting {
                     if let Some(rt) = self.gangs.get_mut(key) {
                         rt.failures += 1;
-                        let delay =
-                            FIRST_HOLD.saturating_mul(1 << (rt.failures - 1).min(10)).min(LONGEST_HOLD);
-                        rt.hold = Some((now + delay, Reason::PodRefused { message: message.clone() }));
+                        let reason = Reason::PodRefused { message: message.clone() };
+                        rt.hold = Some((now + hold(rt.failures), reason));
                     }
                 }
             }
@@ -257,4 +278,19 @@ impl Core {
         self.distrusted.insert(node.clone(), until);
         self.wakes.insert((until, Wake::Node(node.clone())));
     }
+}
+
+/// How long a gang waits after so many failures in a row.
+fn hold(failures: u32) -> Millis {
+    FIRST_HOLD.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_HOLD)
+}
+
+/// Whether a status on the server is the one that was written. What the server adds or leaves out of the rest does
+/// not matter: two statuses with the same plan and the same reason for it mean the same.
+fn same(there: &GangStatus, written: &GangStatus) -> bool {
+    there.plan == written.plan
+        && there.phase == written.phase
+        && there.reason == written.reason
+        && there.message == written.message
+        && there.epoch == written.epoch
 }

@@ -2,9 +2,9 @@
 
 use muster_api::GangPhase;
 use muster_lifecycle::recovery::Step;
-use muster_model::{Gang, Millis, ObjectKey, Reason};
+use muster_model::{Gang, Millis, ObjectKey, Plan, Reason};
 
-use super::gang::GangRt;
+use super::gang::{GangRt, Writing};
 use super::recover::{self, Verdict};
 use super::slots::SlotState;
 use super::status::{Change, RETELL};
@@ -34,7 +34,11 @@ impl Core {
                 return;
             }
         }
-        if self.gangs.get(key).is_some_and(|rt| rt.writing.is_some() && rt.writing_urgent) {
+        if self
+            .gangs
+            .get(key)
+            .is_some_and(|rt| rt.writing.as_ref().is_some_and(|writing| writing.change.urgent))
+        {
             return;
         }
         self.inform_engine(key, blocked);
@@ -147,20 +151,17 @@ impl Core {
         Some(change)
     }
 
-    fn write(&mut self, key: &ObjectKey, change: Change) {
-        let epoch = self.epoch;
+    fn write(&mut self, key: &ObjectKey, mut change: Change) {
         let Some(rt) = self.gangs.get_mut(key) else { return };
-        let mut status = change.status;
-        status.epoch = epoch;
-        rt.writing_urgent = change.urgent;
-        rt.writing_plan = change.plan;
-        rt.writing_note = change.note;
-        let (effect, chunks) = rt.status_effect(key, &mut status);
-        rt.writing = Some(Box::new(status));
+        change.status.epoch = self.epoch;
+        let (effect, chunks) = rt.status_effect(key, &mut change.status);
         self.chunks.extend(chunks.into_iter().map(|chunk| (chunk.name, chunk.text)));
         if change.urgent {
             self.creating.remove(key);
         }
+        let generation = |plan: &Option<Plan>| plan.as_ref().map(|plan| plan.generation);
+        let places = change.plan.is_some() && generation(&change.plan) != generation(&rt.plan);
+        rt.writing = Some(Box::new(Writing { version: rt.version.clone(), change, places, unsure: false }));
         self.out.push(effect);
     }
 

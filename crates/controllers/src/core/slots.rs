@@ -144,11 +144,29 @@ impl Slots {
         self.pods.get(self.position(slot)?)
     }
 
-    /// Sets where a pod stands.
-    pub fn set(&mut self, slot: &Slot, state: SlotState) {
-        if let Some(at) = self.position(slot) {
-            self.put(at, state);
+    /// The creation of a pod that was missing is asked for.
+    pub fn ask(&mut self, slot: &Slot) {
+        self.step(slot, &SlotState::Missing, SlotState::Asked);
+    }
+
+    /// Its creation failed, or nobody knows. A pod that was seen meanwhile is there, whatever the answer said: an
+    /// answer may be lost after the server did its work. Returns whether it is missing now.
+    pub fn not_created(&mut self, slot: &Slot) -> bool {
+        self.step(slot, &SlotState::Asked, SlotState::Missing)
+    }
+
+    /// A pod that is missing cannot be created where the plan wants it.
+    pub fn misfit(&mut self, slot: &Slot, message: String) {
+        let loss = Loss { fault: Fault::Misfit, message, exit_code: None };
+        self.step(slot, &SlotState::Missing, SlotState::Lost(loss));
+    }
+
+    fn step(&mut self, slot: &Slot, from: &SlotState, to: SlotState) -> bool {
+        let at = self.position(slot).filter(|at| self.pods[*at].state == *from);
+        if let Some(at) = at {
+            self.put(at, to);
         }
+        at.is_some()
     }
 
     fn put(&mut self, at: usize, state: SlotState) {

@@ -17,6 +17,7 @@ use super::{plan_devices, plan_words};
 pub const RETELL: Millis = 30_000;
 
 /// A status to be written.
+#[derive(Debug)]
 pub struct Change {
     /// The whole status.
     pub status: GangStatus,
@@ -26,11 +27,13 @@ pub struct Change {
     pub urgent: bool,
     /// What to tell the user when it is committed: reason, sentence, warning.
     pub note: Option<(String, String, bool)>,
+    /// The plan that it takes back could not be carried out, and why.
+    pub failed: Option<Reason>,
 }
 
-/// A time stamp of milliseconds.
+/// A time stamp, in whole seconds as the server keeps it: what comes back equals what was written.
 pub fn time(now: Millis) -> Time {
-    Time(jiff::Timestamp::from_millisecond(now).unwrap_or(jiff::Timestamp::UNIX_EPOCH))
+    Time(jiff::Timestamp::from_second(now.div_euclid(1_000)).unwrap_or(jiff::Timestamp::UNIX_EPOCH))
 }
 
 impl GangRt {
@@ -114,7 +117,7 @@ impl GangRt {
         ];
         self.conditions(&mut status, &finished, now);
         let note = Some((reason.to_owned(), message.to_owned(), failed));
-        Change { status, plan: self.plan.clone(), urgent: true, note }
+        Change { status, plan: self.plan.clone(), urgent: true, note, failed: None }
     }
 
     /// The gang gives everything back because it is suspended.
@@ -125,7 +128,7 @@ impl GangRt {
         }
         let status = self.without_plan(GangPhase::Pending, "Suspended", message, now);
         let note = Some(("Suspended".into(), message.into(), false));
-        Some(Change { status, plan: None, urgent: true, note })
+        Some(Change { status, plan: None, urgent: true, note, failed: None })
     }
 
     /// The gang gives everything back and waits again.
@@ -135,7 +138,7 @@ impl GangRt {
             self.count_restart(&mut status, loss, self.status.last_generation + 1, now);
         }
         let note = Some((reason.to_owned(), message.to_owned(), true));
-        Change { status, plan: None, urgent: true, note }
+        Change { status, plan: None, urgent: true, note, failed: None }
     }
 
     /// A plan that the engine made is put in force.
@@ -176,6 +179,7 @@ impl GangRt {
             plan: Some(plan.clone()),
             urgent: true,
             note: Some((reason.to_owned(), message, warning)),
+            failed: None,
         }
     }
 
@@ -248,14 +252,15 @@ impl GangRt {
         };
         self.conditions(&mut status, &[valid], now);
         let note = (!same_kind).then(|| (code.to_owned(), message, true));
-        Some(Change { status, plan: None, urgent: true, note })
+        Some(Change { status, plan: None, urgent: true, note, failed: None })
     }
 
     /// A plan that could not be carried out is taken back.
     pub fn plan_failed(&self, reason: &Reason, now: Millis) -> Change {
         let message = format!("{reason}; {}", reason.remedy());
         let status = self.without_plan(GangPhase::Pending, reason.code(), &message, now);
-        Change { status, plan: None, urgent: true, note: Some((reason.code().to_owned(), message, true)) }
+        let note = Some((reason.code().to_owned(), message, true));
+        Change { status, plan: None, urgent: true, note, failed: Some(reason.clone()) }
     }
 
     /// How far the pods have come.
@@ -291,6 +296,6 @@ impl GangRt {
         }
         // That it runs is worth a write at once; how many pods do, or which checkpoint was reached, is not.
         let urgent = note.is_some();
-        Some(Change { status, plan: self.plan.clone(), urgent, note })
+        Some(Change { status, plan: self.plan.clone(), urgent, note, failed: None })
     }
 }
