@@ -3,7 +3,7 @@
 //! ```text
 //!   Topology + nodes ──topology::status──▶ TopologyStatus
 //!   pod template ──template::review──▶ what is refused, what is noted
-//!   Node, Pod (k8s objects) ──convert──▶ model::Node, PodFacts ──┐
+//!   Node, Pod (as `seen`) ──convert──▶ model::Node, PodFacts ──┐
 //!   model::Gang with its plan ───────────────────────────────────┴─▶ Cluster ──Event──▶ Engine
 //! ```
 //!
@@ -12,6 +12,7 @@
 pub mod convert;
 pub mod map;
 pub mod pods;
+pub mod seen;
 mod state;
 pub mod template;
 pub mod topology;

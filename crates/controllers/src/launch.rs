@@ -2,7 +2,7 @@
 
 use muster_api::{Framework as ApiFramework, Gang as Object, names};
 use muster_cluster::Slot;
-use muster_lifecycle::launch::{self, Addresses, Framework, Launch, Names, PodAt};
+use muster_lifecycle::launch::{self, Addresses, Framework, Launch, Names, PodAt, World};
 use muster_lifecycle::parallelism::Parallelism;
 use muster_model::{ObjectKey, Plan, Uid, UnitId};
 
@@ -66,19 +66,18 @@ impl Launcher {
         }
     }
 
+    /// What a plan tells all pods of a role.
+    pub fn world(plan: &Plan, role: &str, checkpoint_step: Option<i64>) -> World {
+        World { units: plan.count(role), generation: plan.generation, checkpoint_step }
+    }
+
     /// The environment of a pod under a plan.
     pub fn environment(
         &self,
-        plan: &Plan,
+        world: &World,
         slot: &Slot,
-        checkpoint_step: Option<i64>,
         host: impl Fn(&Slot) -> String,
     ) -> Vec<(String, String)> {
-        let world = launch::World {
-            units: plan.count(&slot.unit.role),
-            generation: plan.generation,
-            checkpoint_step,
-        };
         let at = PodAt { unit: slot.unit.index, incarnation: slot.incarnation, index: slot.index };
         let hosts = names::hosts_service(&self.key.name, &self.uid);
         let leader = Slot { index: 0, ..slot.clone() };
@@ -88,7 +87,7 @@ impl Launcher {
             lighthouse: None,
             hostfile: if self.names.hostfile { format!("{HOSTFILE_DIR}/hostfile") } else { String::new() },
         };
-        launch::environment(&self.launch, &world, at, &addresses)
+        launch::environment(&self.launch, world, at, &addresses)
     }
 
     /// The hostfile under a plan: one line a pod, in node-rank order.

@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::client::Body;
 use muster_cluster::PodFacts;
+use muster_cluster::seen::SeenPod;
 use muster_model::{ObjectKey, Uid};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -20,6 +20,8 @@ use crate::leader::{FENCE_POLICY, Term};
 /// Field manager of all our writes.
 const MANAGER: &str = "fieldManager=muster";
 const JSON: &str = "application/json";
+/// Of an answer we read the metadata at most: the server need not send the rest back.
+pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const MERGE: &str = "application/merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
 
@@ -45,7 +47,7 @@ impl Writer {
             Effect::CreatePod { pod, body, .. } => self.create_pod(pod, body).await,
             Effect::ProbePod { namespace, body, .. } => {
                 let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All&{MANAGER}");
-                match self.send(Method::POST, &path, JSON, body.clone()).await {
+                match self.ask(Method::POST, &path, JSON, body.clone()).await {
                     Ok(answer) => {
                         facts(&answer).map_or_else(Outcome::Transient, |f| Outcome::Probed(Box::new(f)))
                     }
@@ -95,7 +97,7 @@ impl Writer {
         match self.send(Method::POST, &path, JSON, body.to_vec()).await {
             // The watch brings the pod; parsing it here as well would cost more than the rest of this function.
             Ok(_) => Outcome::Done { version: None, uid: None },
-            Err(Outcome::Conflict) => match self.send(Method::GET, &pod_path(pod), JSON, Vec::new()).await {
+            Err(Outcome::Conflict) => match self.ask(Method::GET, &pod_path(pod), JSON, Vec::new()).await {
                 Ok(answer) => {
                     facts(&answer).map_or_else(Outcome::Transient, |f| Outcome::Exists(Box::new(f)))
                 }
@@ -167,8 +169,24 @@ impl Writer {
         }
     }
 
-    /// Sends one request; the body of a good answer, or what a bad one means.
+    /// Sends one request whose answer is of no interest beyond its metadata.
     async fn send(&self, method: Method, path: &str, content: &str, body: Vec<u8>) -> Result<Bytes, Outcome> {
+        self.exchange(method, path, (content, METADATA), body).await
+    }
+
+    /// Sends one request and takes the whole object that it is answered with.
+    async fn ask(&self, method: Method, path: &str, content: &str, body: Vec<u8>) -> Result<Bytes, Outcome> {
+        self.exchange(method, path, (content, JSON), body).await
+    }
+
+    /// One request, of a type and asking for another; the body of a good answer, or what a bad one means.
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        (content, accept): (&str, &str),
+        body: Vec<u8>,
+    ) -> Result<Bytes, Outcome> {
         if !self.term.valid() {
             return Err(Outcome::Fenced);
         }
@@ -176,7 +194,7 @@ impl Writer {
             .method(method)
             .uri(path)
             .header(http::header::CONTENT_TYPE, content)
-            .header(http::header::ACCEPT, JSON)
+            .header(http::header::ACCEPT, accept)
             .body(Body::from(body))
             .map_err(|error| Outcome::Refused(format!("{path}: {error}")))?;
         let exchange = async {
@@ -246,7 +264,9 @@ fn finalizers(uid: &Uid, keep: &[String]) -> Value {
 }
 
 fn facts(bytes: &[u8]) -> Result<PodFacts, String> {
-    serde_json::from_slice::<Pod>(bytes).map(|pod| PodFacts::of(&pod).0).map_err(|error| error.to_string())
+    serde_json::from_slice::<SeenPod>(bytes)
+        .map(|pod| PodFacts::of(&pod.0).0)
+        .map_err(|error| error.to_string())
 }
 
 /// What an error answer means for the one who asked.

@@ -4,6 +4,10 @@ use clap::{Parser, Subcommand};
 use muster_operator::{crds, run, simulate};
 use std::process::ExitCode;
 
+/// Objects come and go by the million, most of them text: the C library's allocator is slow at that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Muster places groups of GPU pods as one.
 #[derive(Parser)]
 #[command(name = "muster", version, about, max_term_width = 100)]

@@ -9,6 +9,7 @@ use super::gang::{GangRt, RolePlan};
 use super::slots::SlotState;
 use super::{Core, OUT_OF_SERVICE, Wake};
 use crate::effect::{Effect, OwnedKind};
+use crate::launch::Launcher;
 use crate::manifest::{Blueprint, Stamp};
 use muster_api::names;
 
@@ -196,17 +197,15 @@ impl Core {
             rt.object.spec.roles.iter().find(|role| role.name == slot.unit.role).ok_or("no such role")?;
         let request = rt.request.as_ref().map_err(ToString::to_string)?;
         let role = request.roles.iter().find(|role| role.name == slot.unit.role).ok_or("no such role")?;
-        let class = rt
-            .plan
-            .as_ref()
-            .and_then(|plan| plan.unit(&slot.unit))
-            .and_then(|unit| unit.placed.class.clone());
-        let class = request.classes.iter().find(|c| Some(&c.name) == class.as_ref());
+        let plan = rt.plan.as_ref().ok_or("the gang has no plan")?;
+        let class = plan.unit(&slot.unit).and_then(|unit| unit.placed.class.as_ref());
+        let class = request.classes.iter().find(|c| Some(&c.name) == class);
         let role = Arc::new(RolePlan {
             blueprint: Blueprint::new(&rt.object, spec, class)?,
             requests: role.pod_requests(class),
             tolerations: role.tolerations.clone(),
             launcher: rt.launcher(),
+            world: Launcher::world(plan, &slot.unit.role, rt.checkpoint_step),
         });
         rt.roles.insert(slot.unit.role.clone(), role.clone());
         Ok(role)
@@ -266,7 +265,6 @@ impl Core {
         role: &RolePlan,
     ) -> Option<(ObjectKey, Vec<u8>)> {
         let rt = self.gangs.get(key)?;
-        let plan = rt.plan.as_ref()?;
         let pod = ObjectKey::new(key.namespace.clone(), rt.pod_name(slot));
         let uid = rt.uid();
         let launcher = &role.launcher;
@@ -275,10 +273,10 @@ impl Core {
         let stamp = Stamp {
             pod: &pod,
             slot,
-            generation: plan.generation,
+            generation: role.world.generation,
             node: Some(node),
             epoch: self.epoch,
-            env: launcher.environment(plan, slot, rt.checkpoint_step, |slot| rt.pod_name(slot)),
+            env: launcher.environment(&role.world, slot, |slot| rt.pod_name(slot)),
             decides: rt.decides(&slot.unit.role, slot.unit.index, slot.index),
             subdomain: subdomain.as_deref(),
             hostfile: hostfile.as_deref(),

@@ -4,6 +4,7 @@ use muster_api::plan_codec::{self, Chunk};
 use muster_api::{Gang as Object, GangPhase, GangStatus, RoleSpec, labels, names};
 use muster_cluster::{PodFacts, Slot};
 use muster_engine::How;
+use muster_lifecycle::launch::World;
 use muster_lifecycle::recovery::Step;
 use muster_model::{
     Gang, GangState, Millis, NodeName, ObjectKey, Plan, Reason, Resources, Toleration, Uid, UnitId,
@@ -102,6 +103,8 @@ pub struct RolePlan {
     pub tolerations: Vec<Toleration>,
     /// How they are launched.
     pub launcher: Launcher,
+    /// What the plan tells them all.
+    pub world: World,
 }
 
 /// One gang.

@@ -15,9 +15,9 @@ impl Core {
     /// Takes in what a watch reported.
     pub fn apply(&mut self, event: Event, now: Millis) {
         match event {
-            Event::Node(Change::Set(node)) => self.set_node(&node, now),
+            Event::Node(Change::Set(node)) => self.set_node(&node.0, now),
             Event::Node(Change::Gone(key, _)) => self.remove_node(&NodeName::from(key.name), now),
-            Event::Pod(Change::Set(pod)) => self.set_pod(&pod, now),
+            Event::Pod(Change::Set(pod)) => self.set_pod(&pod.0, now),
             Event::Pod(Change::Gone(_, uid)) => self.remove_pod(&uid),
             Event::Gang(Change::Set(gang)) => self.set_gang(gang),
             Event::Gang(Change::Gone(key, uid)) => self.remove_gang(&key, &uid),

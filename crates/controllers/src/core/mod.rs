@@ -29,10 +29,11 @@ mod world;
 pub use config::{Config, Counters};
 pub use outbox::{Limits, Ticket};
 
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob};
 use muster_cluster::Cluster;
+use muster_cluster::seen::{SeenNode, SeenPod};
 use muster_engine::{Decision, How};
 use muster_lifecycle::recovery::Step;
 use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Resources, Uid};
@@ -50,9 +51,9 @@ pub use world::World;
 #[allow(clippy::large_enum_variant, reason = "an event is moved once, from the watch into the core")]
 pub enum Event {
     /// A Node.
-    Node(Change<Node>),
+    Node(Change<SeenNode>),
     /// A Pod.
-    Pod(Change<Pod>),
+    Pod(Change<SeenPod>),
     /// A Gang.
     Gang(Change<Object>),
     /// A TrainingJob.

@@ -1,8 +1,8 @@
 //! The core against a server in a table: which answers may be lost, late or wrong, and what must never follow.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
 use muster_api::{Gang as Object, GangStatus, TrainingJob};
 use muster_cluster::PodFacts;
+use muster_cluster::seen::{SeenNode, SeenPod};
 use muster_model::{Millis, ObjectKey, Uid};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -151,7 +151,7 @@ impl Table {
     }
 }
 
-fn node(at: usize, ready: bool) -> Node {
+fn node(at: usize, ready: bool) -> SeenNode {
     let name = format!("node-{at}");
     let taints = if ready {
         json!([])
@@ -169,14 +169,14 @@ fn node(at: usize, ready: bool) -> Node {
     .unwrap()
 }
 
-fn pod_of(body: &[u8], uid: &str) -> Pod {
-    let mut pod: Pod = serde_json::from_slice(body).unwrap();
-    pod.metadata.uid = Some(uid.to_owned());
+fn pod_of(body: &[u8], uid: &str) -> SeenPod {
+    let mut pod: SeenPod = serde_json::from_slice(body).unwrap();
+    pod.0.metadata.uid = Some(uid.to_owned());
     pod
 }
 
 fn facts(body: &[u8], uid: &str) -> PodFacts {
-    PodFacts::of(&pod_of(body, uid)).0
+    PodFacts::of(&pod_of(body, uid).0).0
 }
 
 fn is_plan(effect: &Effect, name: &str) -> bool {

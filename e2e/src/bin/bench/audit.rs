@@ -108,3 +108,18 @@ pub fn count<'a>(requests: impl Iterator<Item = &'a Request>) -> BTreeMap<String
     }
     counts
 }
+
+/// How long the server took to answer each verb on each resource: median and 99th percentile, in milliseconds.
+pub fn latencies<'a>(requests: impl Iterator<Item = &'a Request>) -> BTreeMap<String, (f64, f64)> {
+    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for request in requests {
+        let time = request.ended.duration_since(request.begun).as_secs_f64() * 1e3;
+        all.entry(format!("{} {}", request.verb, request.what())).or_default().push(time);
+    }
+    let of = |mut times: Vec<f64>| {
+        times.sort_unstable_by(f64::total_cmp);
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        (at(0.5), at(0.99))
+    };
+    all.into_iter().map(|(what, times)| (what, of(times))).collect()
+}

@@ -13,6 +13,7 @@ use muster_api::{Gang, catalogue};
 use muster_cluster::Slot;
 use muster_controllers::launch::Launcher;
 use muster_controllers::manifest::{Blueprint, Stamp};
+use muster_controllers::writer::METADATA;
 use muster_model::plan::{PlacedUnit, PlannedUnit};
 use muster_model::{NodeName, ObjectKey, Plan, UnitId};
 use muster_playground::session;
@@ -115,7 +116,8 @@ fn bodies(gang: &Gang, count: usize, epoch: i64) -> Result<Vec<(String, Vec<u8>)
             generation: 1,
             node: Some(&node),
             epoch,
-            env: launcher.environment(&plan, &slot, None, |_| key.name.clone()),
+            env: launcher
+                .environment(&Launcher::world(&plan, &slot.unit.role, None), &slot, |_| key.name.clone()),
             decides: false,
             subdomain: None,
             hostfile: None,
@@ -131,7 +133,7 @@ async fn create(account: &kube::Client, body: Vec<u8>) -> Result<()> {
         .method(Method::POST)
         .uri(format!("/api/v1/namespaces/{NAMESPACE}/pods?fieldManager=muster"))
         .header(http::header::CONTENT_TYPE, "application/json")
-        .header(http::header::ACCEPT, "application/json")
+        .header(http::header::ACCEPT, METADATA)
         .body(body)?;
     account.request_text(request).await.context("a pod of the loop")?;
     Ok(())

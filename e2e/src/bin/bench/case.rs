@@ -169,7 +169,9 @@ pub struct Row {
     pub first_pod: f64,
     /// Writes of the operator's account in that time, Leases left out.
     pub writes: BTreeMap<String, usize>,
-    /// The same until everything was gone.
+    /// How long their answers took: median and 99th percentile, in milliseconds.
+    pub latencies: BTreeMap<String, (f64, f64)>,
+    /// The same writes until everything was gone.
     pub life: BTreeMap<String, usize>,
     /// Its writes to its Lease, whole life.
     pub leases: usize,
@@ -206,6 +208,7 @@ pub async fn run(bench: &Bench, case: &Case, c: Calibration) -> Result<Row> {
     until(&pods, case.total()).await?;
     let (used, machine) = (Used::now(&pids).since(&before), Machine::now().since(machine));
     bench.quiet().await;
+    fits(&pods).await?;
 
     for object in &objects {
         api.delete(object.metadata.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await?;
@@ -217,6 +220,27 @@ pub async fn run(bench: &Bench, case: &Case, c: Calibration) -> Result<Row> {
     operator.stop().await?;
     let requests = audit::read(&bench.audit, from)?;
     account(*case, c, &requests, &used, machine)
+}
+
+/// Fails when a node got more pods than it has accelerators: what is fast and wrong has no figure.
+async fn fits(pods: &Api<Pod>) -> Result<()> {
+    let mut on: BTreeMap<String, u32> = BTreeMap::new();
+    let mut page = ListParams::default().limit(500);
+    loop {
+        let list = pods.list(&page).await?;
+        for pod in list.items {
+            let node = pod.spec.and_then(|spec| spec.node_name).context("a pod without a node")?;
+            *on.entry(node).or_default() += 1;
+        }
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    match on.iter().find(|(_, count)| **count > crate::GPUS) {
+        Some((node, count)) => bail!("{count} pods on {node}, which has {} accelerators", crate::GPUS),
+        None => Ok(()),
+    }
 }
 
 /// Waits until there are so many objects.
@@ -274,6 +298,7 @@ fn account(case: Case, c: Calibration, requests: &[Request], used: &Used, machin
         last_plan: plans.last().map_or(0.0, |at| after(*at)),
         first_pod: created().map(|r| r.ended).min().map_or(0.0, after),
         writes: audit::count(writes().filter(|r| r.begun <= last_pod)),
+        latencies: audit::latencies(writes().filter(|r| r.begun <= last_pod)),
         life: audit::count(writes()),
         leases: ours().filter(|r| r.writes() && r.what().starts_with("leases")).count(),
         operator: used.of("muster"),

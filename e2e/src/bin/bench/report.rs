@@ -57,6 +57,8 @@ pub fn row(row: &Row) {
         counts(&row.life),
         row.leases
     );
+    let answers = row.latencies.iter().map(|(what, (half, most))| format!("{what} {half:.0} and {most:.0}"));
+    println!("  answered within ms (median, 99 %): {}", answers.collect::<Vec<_>>().join("; "));
     println!("  deleted {:.0} pods/s ({:.2} s)", row.case.total() as f64 / row.deletion, row.deletion);
     println!(
         "  CPU ms per pod (C's in brackets): operator {:.3} (loop {:.3}), {}",
