@@ -5,7 +5,7 @@
 //!                          one future: dropping it stops everything at an await point (the renewal too)
 //! ```
 
-use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
+use futures::stream::{BoxStream, SelectAll};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
@@ -17,10 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::core::{Config, Core, Counters, Event};
+use crate::core::{Config, Core, Counters, Event, Ticket};
+use crate::effect::Outcome;
 use crate::leader::{Elector, LeaseConfig, Term};
 use crate::watch::{Change, changes};
 use crate::writer::Writer;
@@ -85,7 +87,7 @@ impl Operator {
             };
             tracing::info!(epoch = term.epoch(), "took the Lease");
             // A task of its own: however busy the core is, the Lease is renewed in time. It ends with this future.
-            let mut keeping = tokio::task::JoinSet::new();
+            let mut keeping = JoinSet::new();
             let (keeper, kept) = (elector.clone(), term.clone());
             keeping.spawn(async move { keeper.keep(&kept).await });
             tokio::select! {
@@ -136,14 +138,15 @@ impl Operator {
         }
         core.start();
         self.shown.send_modify(|shown| shown.synced = true);
-        let mut flying = FuturesUnordered::new();
+        // Tasks of their own, so that they go on while the core thinks; they end with this future.
+        let mut flying = JoinSet::new();
         let mut shown_at = 0;
         loop {
             let now = self.clock.millis();
             core.advance(now);
             for ticket in core.take(now) {
                 let writer = writer.clone();
-                flying.push(async move {
+                flying.spawn(async move {
                     let outcome = writer.perform(&ticket.effect).await;
                     (ticket, outcome)
                 });
@@ -160,8 +163,8 @@ impl Operator {
             let pause = pause.map(|pause| pause.max(Duration::from_millis(1)));
             tokio::select! {
                 biased;
-                Some((ticket, outcome)) = flying.next(), if !flying.is_empty() => {
-                    if !core.done(ticket, outcome, self.clock.millis()) {
+                Some(landed) = flying.join_next() => {
+                    if !self.land(&mut core, landed) {
                         return;
                     }
                 }
@@ -170,8 +173,8 @@ impl Operator {
             }
             for _ in 0..BATCH {
                 let now = self.clock.millis();
-                if let Some(Some((ticket, outcome))) = flying.next().now_or_never() {
-                    if !core.done(ticket, outcome, now) {
+                if let Some(landed) = flying.try_join_next() {
+                    if !self.land(&mut core, landed) {
                         return;
                     }
                 } else if let Some(Some(event)) = events.next().now_or_never() {
@@ -179,6 +182,18 @@ impl Operator {
                 } else {
                     break;
                 }
+            }
+        }
+    }
+
+    /// Tells the core what came of an effect. False when the term is over.
+    fn land(&self, core: &mut Core, landed: Result<(Ticket, Outcome), JoinError>) -> bool {
+        match landed {
+            Ok((ticket, outcome)) => core.done(ticket, outcome, self.clock.millis()),
+            Err(error) => {
+                // What it was about is not known any more: a new term begins by looking at everything.
+                tracing::error!(%error, "a write ended without an outcome; standing again");
+                false
             }
         }
     }

@@ -305,8 +305,11 @@ fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
     let floor = if counts.capped() { 1 } else { blocks.div_ceil(counts.largest_bin()) };
     let one_block_each = nodes::one_block_each(counts.problem, counts.chunk());
     let found = |leaves: Leaves, proven: bool| {
+        // Where a leaf domain is one node there is nothing to choose in it, either.
+        let chosen =
+            one_block_each || leaves.iter().all(|(leaf, _)| counts.tree.domain(*leaf).nodes.len() == 1);
         let leaves = leaves.into_iter().map(|(leaf, blocks)| (leaf, blocks * counts.unit())).collect();
-        Outcome::Found(leaves, proven && one_block_each)
+        Outcome::Found(leaves, proven && chosen)
     };
     if !counts.capped() && between(counts, depth).is_empty() {
         // Nothing lies between: histograms tell how many leaf domains each would need.

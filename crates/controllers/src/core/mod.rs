@@ -240,8 +240,9 @@ impl Core {
 
     /// Asks the engine, and keeps its decisions as proposals.
     fn decide(&mut self, now: Millis) {
-        /// At most so many decisions before their writes are sent: deciding and writing overlap.
-        const BATCH: usize = 256;
+        /// At most so many decisions before their writes are sent: deciding and writing overlap, and an answer waits no
+        /// longer than they take.
+        const BATCH: usize = 32;
         let decisions = self.cluster.decide(now, BATCH);
         self.counters.decisions += decisions.len() as u64;
         if decisions.len() == BATCH {

@@ -69,7 +69,7 @@ impl Core {
 
     /// The status that the gang should have, if it is not the committed one.
     fn change(&mut self, key: &ObjectKey, now: Millis) -> Option<Change> {
-        let progress_every = self.config.progress_every;
+        let (progress_every, start_limit) = (self.config.progress_every, self.config.start_limit);
         let avoid_until = now + self.config.avoid_for;
         let rt = self.gangs.get_mut(key)?;
         if rt.writing.is_some() || rt.is_final() {
@@ -142,13 +142,15 @@ impl Core {
             }
             return change;
         }
-        let change = rt.progress(now)?;
-        let due = rt.progressed + progress_every;
-        if !change.urgent && (due > now || self.creating.contains_key(key)) {
+        // How far ten thousand pods have come is not worked out for each of them. That all are created is written with
+        // the first that runs, or when the others should: until then one that is missing is simply made again.
+        let every = if rt.only_begins() { start_limit } else { progress_every };
+        let due = rt.progressed.saturating_add(every);
+        if rt.progress_unseen() && !rt.begins_to_run() && (due > now || self.creating.contains_key(key)) {
             self.wakes.insert((due.max(now + 1), Wake::Gang(key.clone())));
             return None;
         }
-        Some(change)
+        rt.progress(now)
     }
 
     fn write(&mut self, key: &ObjectKey, mut change: Change) {

@@ -263,21 +263,37 @@ impl GangRt {
         Change { status, plan: None, urgent: true, note, failed: Some(reason.clone()) }
     }
 
+    /// Whether something happened since [`Self::progress`] found nothing to write.
+    pub fn progress_unseen(&self) -> bool {
+        self.seen_progress != Some((self.slots.tally(), self.checkpoint_step))
+            || self.status.observed_generation != self.object.metadata.generation
+    }
+
+    /// Whether nothing of it runs, and nothing else is to be said.
+    pub fn only_begins(&self) -> bool {
+        let tally = self.slots.tally();
+        tally.running + tally.done == 0 && self.status.observed_generation == self.object.metadata.generation
+    }
+
+    /// Whether all pods run, and the status does not say so yet.
+    pub fn begins_to_run(&self) -> bool {
+        let tally = self.slots.tally();
+        tally.running + tally.done == tally.all && tally.all > 0 && self.phase() != GangPhase::Running
+    }
+
     /// How far the pods have come.
     pub fn progress(&mut self, now: Millis) -> Option<Change> {
         let plan = self.plan.as_ref()?;
-        let tally = self.slots.tally();
-        let seen = Some((tally, self.checkpoint_step));
-        if self.seen_progress == seen && self.status.observed_generation == self.object.metadata.generation {
+        if !self.progress_unseen() {
             return None;
         }
+        let tally = self.slots.tally();
         let mut status = self.base();
         status.units =
             UnitCounts::new(self.desired_units(), plan.units.len() as u32, self.slots.ready_units());
         status.launched = status.launched || tally.missing + tally.asked == 0;
         let mut note = None;
-        let runs = tally.running + tally.done == tally.all && tally.all > 0;
-        if runs && self.phase() != GangPhase::Running {
+        if self.begins_to_run() {
             let message = if tally.all == 1 {
                 "its pod runs".to_owned()
             } else {
@@ -291,7 +307,7 @@ impl GangRt {
             note = Some(("Running".to_owned(), message, false));
         }
         if status == self.status {
-            self.seen_progress = seen;
+            self.seen_progress = Some((tally, self.checkpoint_step));
             return None;
         }
         // That it runs is worth a write at once; how many pods do, or which checkpoint was reached, is not.

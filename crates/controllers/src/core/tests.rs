@@ -285,3 +285,31 @@ fn the_gang_of_an_ended_job_is_taken_away() {
         asked.iter().filter(|e| matches!(e, Effect::DeleteOwned { key, .. } if *key == gone)).count();
     assert_eq!(deletions, 1, "{asked:?}");
 }
+
+/// Pods that exist are no news: the plan is the one write until one runs. That all were created is in the next.
+#[test]
+fn that_all_pods_exist_costs_no_write_of_its_own() {
+    let mut table = Table::new(2);
+    table.submit("gang", 2);
+    let asked = table.settle(60_000);
+    let writes = |asked: &[Effect]| asked.iter().filter(|e| matches!(e, Effect::WriteGang { .. })).count();
+    assert_eq!(writes(&asked), 1, "{asked:?}");
+    let created = asked.iter().find_map(|effect| match effect {
+        Effect::CreatePod { pod, body, .. } => Some((pod.clone(), body.clone())),
+        _ => None,
+    });
+    let (pod, body) = created.unwrap();
+    let mut running = pod_of(&body, &pod.name);
+    running.0.status = serde_json::from_value(json!({
+        "phase": "Running", "startTime": "2026-01-01T00:00:00Z",
+        "containerStatuses": [{
+            "name": "trainer", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "state": { "running": { "startedAt": "2026-01-01T00:00:01Z" } },
+        }],
+    }))
+    .unwrap();
+    table.tell(Event::Pod(Change::Set(running)));
+    assert_eq!(writes(&table.settle(60_000)), 1, "one pod of two runs");
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!((&status["launched"], &status["units"]["ready"]), (&json!(true), &json!(1)), "{status}");
+}

@@ -19,7 +19,7 @@ use muster_model::{NodeName, ObjectKey, Plan, UnitId};
 use muster_playground::session;
 use std::time::{Duration, Instant};
 
-use crate::case::{self, CLASS, Case, NAMESPACE};
+use crate::case::{self, CLASS, Case, Kind, NAMESPACE};
 use crate::cpu::{self, Used};
 use crate::{Bench, CONCURRENCY, NODES};
 
@@ -51,6 +51,10 @@ pub async fn run(bench: &Bench, case: &Case) -> Result<Calibration> {
     // Suspended: it owns the pods, or the garbage collector would remove them, and nobody places it.
     let mut gang: Gang = serde_json::from_value(case::gang("calibration", case.pods))?;
     gang.spec.suspend = true;
+    if case.kind == Kind::Job {
+        // The jobs' pods bear the environment of torchrun.
+        gang.spec.launch.framework = muster_api::Framework::Torchrun;
+    }
     gang.metadata.finalizers = None;
     let gang = gangs.create(&PostParams::default(), &gang).await.context("the gang of the loop")?;
     let pods = bodies(&gang, case.total(), epoch(bench).await?)?;
