@@ -1,7 +1,7 @@
 //! The `muster` binary: `run` the operator, print its `crds`, `simulate` a placement.
 
 use clap::{Parser, Subcommand};
-use muster_operator::{crds, run, simulate};
+use muster_operator::{crds, ended, run, simulate};
 use std::process::ExitCode;
 
 /// Muster places groups of GPU pods as one.
@@ -18,7 +18,7 @@ enum Command {
     Run(run::Args),
     /// Print the CustomResourceDefinitions as YAML, for `kubectl apply -f -`.
     Crds,
-    /// Place jobs on a described cluster without touching one, and show where they would go.
+    /// Place jobs on a described cluster, or on a live one without writing to it, and show where they would go.
     Simulate(simulate::Args),
 }
 
@@ -28,11 +28,5 @@ fn main() -> ExitCode {
         Command::Crds => crds::print(),
         Command::Simulate(args) => simulate::run(args),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("muster: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("muster", done)
 }
