@@ -350,12 +350,12 @@ fn sentences(reason: &Value) -> Vec<&str> {
 
 /// Two racks of two nodes; in each, one node is used by a pod.
 const HALF_USED: &str = "
-- {name: a, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/leaf: r0}}
-- {name: b, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/leaf: r0}}
-- {name: c, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/leaf: r1}}
-- {name: d, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/leaf: r1}}
-- {name: e, gpus: 8, product: NVIDIA-H200, labels: {network.topology.nvidia.com/leaf: r2}}
-- {name: f, gpus: 8, product: NVIDIA-H200, labels: {network.topology.nvidia.com/leaf: r2}}
+- {name: a, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r0}}
+- {name: b, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r0}}
+- {name: c, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r1}}
+- {name: d, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r1}}
+- {name: e, gpus: 8, product: NVIDIA-H200, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r2}}
+- {name: f, gpus: 8, product: NVIDIA-H200, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r2}}
 ---
 kind: Pod
 metadata: {name: p}
@@ -377,7 +377,7 @@ fn what_would_let_a_gang_run_is_said_in_its_own_fields() {
     assert_eq!(
         said,
         [
-            "free 8 GPUs for 1 more w pod in Rack r0",
+            "free 8 GPUs for 1 more w pod in Rack s/r0",
             "allow another accelerator class: add h200 to spec.classes",
             "relax a level: set spec.roles[w].segments[0].level to Block instead of Rack",
             "make a rule a wish: set spec.roles[w].segments[0].mode to Preferred",
@@ -385,7 +385,7 @@ fn what_would_let_a_gang_run_is_said_in_its_own_fields() {
     );
     let text = simulate_texts("changes-text", HALF_USED, &pair).expect("an answer");
     for line in [
-        "  it would run after this: free 8 GPUs for 1 more w pod in Rack r0\n",
+        "  it would run after this: free 8 GPUs for 1 more w pod in Rack s/r0\n",
         "  or after this: allow another accelerator class: add h200 to spec.classes\n",
     ] {
         assert!(text.contains(line), "{line:?}: {text}");

@@ -27,7 +27,7 @@
 //! PriorityClass manifests that they need; on a live cluster these replace its own of the same name. Without
 //! `--cluster` queues and priority classes need not be given; where none is, any name is taken to exist.
 //!
-//! `--trace FILE` takes gangs of equal pods as CSV: see [`trace`].
+//! `--trace FILE` takes gangs of equal pods as CSV with the header `name,pods,gpus_per_pod[,class][,count]`.
 
 mod case;
 mod changes;
