@@ -4,9 +4,9 @@
 //! leaving) is counted through the plan. Every other non-terminal pod is *use*: foreign pods, and our own that are
 //! leaving, late or orphaned. So nothing is counted twice and nothing is forgotten.
 
-use muster_engine::{Decision, Engine, Event};
+use muster_engine::{Decision, Engine, Event, Explanation};
 use muster_model::{
-    Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Topology, Uid, UnitId,
+    AcceleratorClass, Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Topology, Uid, UnitId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -221,6 +221,12 @@ impl Cluster {
     /// Lets the engine decide.
     pub fn decide(&mut self, now: Millis, limit: usize) -> Vec<Decision> {
         self.engine.decide(now, limit)
+    }
+
+    /// Why a gang cannot be placed now and what would let it run; `None` if it can be placed. Nothing is held.
+    /// `classes` are those of which one more may be advised. Slower than a decision: every change is tried.
+    pub fn explain(&mut self, gang: &Gang, classes: &[AcceleratorClass]) -> Option<Explanation> {
+        self.engine.explain_among(gang, classes)
     }
 
     /// Counts `requests` on a node as used although no pod is known there, until [`Self::trust`]: the node's kubelet

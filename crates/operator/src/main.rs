@@ -1,7 +1,7 @@
 //! The `muster` binary: `run` the operator, print its `crds`, `simulate` a placement.
 
 use clap::{Parser, Subcommand};
-use muster_operator::{crds, run, simulate};
+use muster_operator::{crds, ended, run, simulate};
 use std::process::ExitCode;
 
 /// Objects come and go by the million, most of them text: the C library's allocator is slow at that.
@@ -22,7 +22,7 @@ enum Command {
     Run(run::Args),
     /// Print the CustomResourceDefinitions as YAML, for `kubectl apply -f -`.
     Crds,
-    /// Place jobs on a described cluster without touching one, and show where they would go.
+    /// Place jobs on a described cluster, or on a live one without writing to it, and show where they would go.
     Simulate(simulate::Args),
 }
 
@@ -32,11 +32,5 @@ fn main() -> ExitCode {
         Command::Crds => crds::print(),
         Command::Simulate(args) => simulate::run(args),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("muster: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("muster", done)
 }

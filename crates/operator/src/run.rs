@@ -7,7 +7,6 @@
 
 use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, ValueEnum};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use muster_controllers::core::Limits;
 use muster_controllers::{Config, LeaseConfig, Operator, Options, SystemClock};
 use muster_model::{Millis, duration};
@@ -19,6 +18,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
+use crate::client::Access;
 use crate::serve;
 
 /// Flags of `muster run`.
@@ -110,22 +110,8 @@ impl Args {
     }
 
     async fn client(&self) -> anyhow::Result<kube::Client> {
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let mut config = match &self.kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path)
-                    .with_context(|| format!("--kubeconfig {}: cannot be read", path.display()))?;
-                kube::Config::from_custom_kubeconfig(file, &options)
-                    .await
-                    .with_context(|| format!("--kubeconfig {}", path.display()))?
-            }
-            None if self.context.is_some() => {
-                kube::Config::from_kubeconfig(&options).await.context("--context: no kubeconfig has it")?
-            }
-            None => kube::Config::infer().await.context(
-                "no cluster found: give --kubeconfig, set KUBECONFIG, or run in a pod with a service account",
-            )?,
-        };
+        let access = Access { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() };
+        let mut config = access.config().await?;
         // The core decides what is tried again, and each write must end in time.
         config.default_retry = false;
         kube::Client::try_from(config).context("cannot build a client")

@@ -327,3 +327,108 @@ fn what_a_template_asks_in_vain_is_refused_or_noted() {
     let note = "default/spread: note: spec.template.spec.topologySpreadConstraints[0]: not considered";
     assert!(text.contains(note), "{text}");
 }
+
+/// The reason of the only job, as JSON.
+fn reason(name: &str, nodes: &str, jobs: &str) -> Value {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).expect("a folder for the test's files");
+    let write = |file: &str, text: &str| {
+        std::fs::write(folder.join(file), text).expect("a file of the test");
+        folder.join(file).display().to_string()
+    };
+    let (nodes, jobs) = (write("nodes.yaml", nodes), write("jobs.yaml", jobs));
+    let text = simulate(&["--nodes", &nodes, "--job", &jobs, "-o", "json"]).expect("an answer");
+    let answer: Value = serde_json::from_str(&text).expect("one JSON object");
+    answer["jobs"][0]["reason"].clone()
+}
+
+/// The sentences of what would let a job run.
+fn sentences(reason: &Value) -> Vec<&str> {
+    let changes = reason["changes"].as_array().expect("changes");
+    changes.iter().map(|change| change["sentence"].as_str().expect("a sentence")).collect()
+}
+
+/// Two racks of two nodes; in each, one node is used by a pod.
+const HALF_USED: &str = "
+- {name: a, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r0}}
+- {name: b, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r0}}
+- {name: c, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r1}}
+- {name: d, gpus: 8, product: NVIDIA-H100-80GB-HBM3, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r1}}
+- {name: e, gpus: 8, product: NVIDIA-H200, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r2}}
+- {name: f, gpus: 8, product: NVIDIA-H200, labels: {network.topology.nvidia.com/spine: s, network.topology.nvidia.com/leaf: r2}}
+---
+kind: Pod
+metadata: {name: p}
+spec: {nodeName: a, containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}
+---
+kind: Pod
+metadata: {name: q}
+spec: {nodeName: c, containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}
+";
+
+#[test]
+fn what_would_let_a_gang_run_is_said_in_its_own_fields() {
+    let pair = GANG.replace(
+        "units: {min: 1, max: 1}",
+        "podsPerUnit: 2, units: {min: 1, max: 1}, segments: [{pods: 2, level: Rack, mode: Required}]",
+    );
+    let said = reason("changes-gang", HALF_USED, &pair);
+    let said = sentences(&said);
+    assert_eq!(
+        said,
+        [
+            "free 8 GPUs for 1 more w pod in Rack s/r0",
+            "allow another accelerator class: add h200 to spec.classes",
+            "relax a level: set spec.roles[w].segments[0].level to Block instead of Rack",
+            "make a rule a wish: set spec.roles[w].segments[0].mode to Preferred",
+        ]
+    );
+    let text = simulate_texts("changes-text", HALF_USED, &pair).expect("an answer");
+    for line in [
+        "  it would run after this: free 8 GPUs for 1 more w pod in Rack s/r0\n",
+        "  or after this: allow another accelerator class: add h200 to spec.classes\n",
+    ] {
+        assert!(text.contains(line), "{line:?}: {text}");
+    }
+}
+
+#[test]
+fn what_would_let_a_training_job_run_is_said_in_its_own_fields() {
+    let job = "apiVersion: muster.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: t}\nspec:\n  \
+               accelerator: {classes: [h100]}\n  parallelism: {tensor: 8, data: 4}\n  \
+               placement: {job: {within: Rack, mode: Required}}\n  \
+               template: {spec: {containers: [{name: c}]}}\n";
+    let said = reason("changes-job", HALF_USED, job);
+    assert_eq!(
+        said["changes"],
+        serde_json::json!([{
+            "kind": "Fewer", "role": "worker", "units": 1, "field": "spec.elastic.minData", "to": 1,
+            "sentence": "be content with fewer replicas: set spec.elastic.minData to 1 instead of 4",
+        }]),
+        "{said:#}"
+    );
+}
+
+#[test]
+fn a_trace_is_a_gang_a_line_each_whole_or_not_at_all() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("trace");
+    std::fs::create_dir_all(&folder).expect("a folder for the test's files");
+    let path = folder.join("trace.csv");
+    let ask = |text: &str| {
+        std::fs::write(&path, text).expect("a file of the test");
+        let generate = "racks=2,nodes=2,gpus=8,class=h100";
+        simulate(&["--generate", generate, "--trace", &path.display().to_string(), "-n", "a", "-o", "json"])
+            .map_err(|error| error.replace(&format!("{}/", folder.display()), ""))
+    };
+    let text = ask("name,pods,gpus_per_pod,class,count\nlarge,3,8,h100,\nsmall,1,4,,3\n").expect("an answer");
+    let answer: Value = serde_json::from_str(&text).expect("one JSON object");
+    assert_eq!(answer["summary"], "3 of 4 jobs placed; 32 of 32 GPUs used on 4 nodes");
+    let names: Vec<&str> =
+        answer["jobs"].as_array().expect("jobs").iter().filter_map(|job| job["name"].as_str()).collect();
+    assert_eq!(names, ["large", "small-0", "small-1", "small-2"]);
+    assert_eq!(answer["jobs"][3]["reason"]["code"], "InsufficientCapacity");
+    let said = ask("name,pods,gpus_per_pod\na,1,8\na,1,8\n").expect_err("a name twice");
+    assert!(said.starts_with("trace.csv, line 3, column name: a/a is given twice"), "{said}");
+    let said = ask("name,pods,gpus_per_pod\na,x,8\n").expect_err("no number");
+    assert!(said.starts_with("trace.csv, line 2, column pods: \"x\""), "{said}");
+}

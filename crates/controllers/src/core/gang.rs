@@ -310,6 +310,11 @@ impl GangRt {
         Uid(self.object.metadata.uid.clone().unwrap_or_default())
     }
 
+    /// Since when it waits, for the order of decisions: its creation.
+    pub fn since(&self) -> Millis {
+        self.object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond())
+    }
+
     /// Whether it is being deleted.
     pub fn leaving(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()

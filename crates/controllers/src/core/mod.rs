@@ -17,6 +17,7 @@ mod job;
 mod needs;
 mod outbox;
 mod outcome;
+mod read;
 mod recover;
 mod settle;
 mod slots;
@@ -28,6 +29,7 @@ mod world;
 
 pub use config::{Config, Counters};
 pub use outbox::{Limits, Ticket};
+pub use read::read_gang;
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::scheduling::v1::PriorityClass;

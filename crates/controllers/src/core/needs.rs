@@ -220,8 +220,7 @@ impl Core {
                 _ => None,
             }
         };
-        let since = rt.object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
-        let request = self.world.request(&rt.object, &learned, since);
+        let request = self.world.request(&rt.object, &learned, rt.since());
         if let Some(rt) = self.gangs.get_mut(key) {
             rt.request = request;
             rt.request_stale = false;

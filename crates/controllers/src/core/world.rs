@@ -123,6 +123,18 @@ impl World {
         self.classes.get(name).or_else(|| self.built_in.get(name))
     }
 
+    /// A class as the engine knows it, by the products that nodes carry.
+    fn model(&self, name: &str) -> Option<model::AcceleratorClass> {
+        let class = self.class(name)?;
+        let seen = self.products.get(&class.product_label).into_iter().flatten().map(String::as_str);
+        Some(class.to_model(name, seen))
+    }
+
+    /// The classes of which the cluster has nodes, as the engine knows them, strongest first.
+    pub fn models_present(&self) -> Vec<model::AcceleratorClass> {
+        self.classes_present().iter().filter_map(|name| self.model(name)).collect()
+    }
+
     /// Names of all classes, for messages.
     pub fn class_names(&self) -> Vec<String> {
         self.all_classes().map(|(name, _)| name.to_owned()).collect()
@@ -193,15 +205,14 @@ impl World {
         };
         let mut classes = Vec::new();
         for (at, name) in names.iter().enumerate() {
-            let Some(class) = self.class(name) else {
+            let Some(class) = self.model(name) else {
                 return Err(invalid(
                     format!("spec.classes[{at}]"),
                     format!("AcceleratorClass {name:?} does not exist"),
                     &format!("create it or use one of {}", self.class_names().join(", ")),
                 ));
             };
-            let seen = self.products.get(&class.product_label).into_iter().flatten().map(String::as_str);
-            classes.push(class.to_model(name, seen));
+            classes.push(class);
         }
         let mut roles = Vec::new();
         for (at, role) in spec.roles.iter().enumerate() {

@@ -1,38 +1,63 @@
-//! Jobs from manifests, by the operator's own derivation.
+//! Jobs from manifests and traces, by the operator's own derivation.
 //!
 //! ```text
 //!   TrainingJob ──derive──▶ Gang object ──World::request──▶ model::Gang
 //!   Gang ─────────────────────┘   ▲ classes, queues, priorities, products of the nodes
 //! ```
 
+use anyhow::anyhow;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Resource, ResourceExt, api::ObjectMeta};
 use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob, common::DEFAULT_QUEUE};
-use muster_cluster::{Cluster, template};
+use muster_cluster::template;
 use muster_controllers::{core::World, derive};
-use muster_model::{self as model, GangState, Node, ObjectKey};
+use muster_model::{self as model, GangState, Millis, ObjectKey};
 use std::collections::BTreeSet;
 
 use super::{
-    place::{Job, Refusal},
+    changes::Fields,
+    place::{Ground, Job, Refusal, Scenario},
+    trace,
     yaml::Document,
 };
 
 /// What the job files hold.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Manifests {
-    /// The topology, where one is given.
-    pub topology: Option<model::Topology>,
+    /// Namespace of jobs that name none.
+    namespace: String,
+    topology: Option<model::Topology>,
     world: World,
     queues_given: bool,
     priorities_given: bool,
-    jobs: Vec<TrainingJob>,
-    gangs: Vec<Object>,
-    /// Kind and key of every job, in the order of the files.
-    order: Vec<(&'static str, ObjectKey)>,
+    /// The jobs, in the order of the files.
+    given: Vec<(ObjectKey, Given)>,
+    known: BTreeSet<ObjectKey>,
 }
 
+#[derive(Debug)]
+enum Given {
+    Training(Box<TrainingJob>),
+    Gang(Box<Object>),
+}
+
+/// What is wrong with a job's metadata: field, message and remedy.
+type Mistake = (&'static str, String, &'static str);
+
 impl Manifests {
+    /// None yet, beside the objects that jobs on this ground are judged by.
+    pub fn new(ground: &mut Ground, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            topology: None,
+            world: std::mem::take(&mut ground.world),
+            queues_given: ground.queues_known,
+            priorities_given: ground.priorities_known,
+            given: Vec::new(),
+            known: BTreeSet::new(),
+        }
+    }
+
     /// Takes in one document.
     ///
     /// # Errors
@@ -40,14 +65,14 @@ impl Manifests {
     pub fn take(&mut self, document: &Document) -> anyhow::Result<()> {
         match document.kind() {
             Some("TrainingJob") => {
-                let job: TrainingJob = document.typed()?;
-                self.note("TrainingJob", &job, document)?;
-                self.jobs.push(job);
+                let mut job: TrainingJob = document.typed()?;
+                let key = self.note(job.meta_mut()).map_err(|it| document.error(it.0, it.1, it.2))?;
+                self.given.push((key, Given::Training(Box::new(job))));
             }
             Some("Gang") => {
-                let gang: Object = document.typed()?;
-                self.note("Gang", &gang, document)?;
-                self.gangs.push(gang);
+                let mut gang: Object = document.typed()?;
+                let key = self.note(gang.meta_mut()).map_err(|it| document.error(it.0, it.1, it.2))?;
+                self.given.push((key, Given::Gang(Box::new(gang))));
             }
             Some("Topology") => self.topology = Some(document.typed::<Topology>()?.spec.to_model()),
             Some("AcceleratorClass") => {
@@ -82,131 +107,159 @@ impl Manifests {
         Ok(())
     }
 
-    fn note<K: Resource>(
-        &mut self,
-        kind: &'static str,
-        object: &K,
-        document: &Document,
-    ) -> anyhow::Result<()> {
-        let meta = object.meta();
-        if meta.name.as_deref().unwrap_or_default().is_empty() {
-            return Err(document.error("metadata.name", "it is missing", "name the job"));
+    /// Takes in a trace.
+    ///
+    /// # Errors
+    /// The line and column that is wrong.
+    pub fn take_trace(&mut self, file: &str, text: &str) -> anyhow::Result<()> {
+        for (line, mut gang) in trace::parse(file, text, &self.namespace)? {
+            let key = self.note(gang.meta_mut()).map_err(|(_, message, remedy)| {
+                anyhow!("{file}, line {line}, column name: {message}; {remedy}")
+            })?;
+            self.given.push((key, Given::Gang(Box::new(gang))));
         }
-        let entry = (kind, key(meta));
-        if self.order.iter().any(|(_, key)| *key == entry.1) {
-            return Err(document.error(
-                "metadata.name",
-                format!("{} is given twice", entry.1),
-                "rename one of the jobs",
-            ));
-        }
-        self.order.push(entry);
         Ok(())
     }
 
-    /// The jobs, in the order of the files.
-    pub fn jobs<'a>(mut self, nodes: impl Iterator<Item = &'a Node>) -> Vec<Job> {
-        let mut cluster = Cluster::new();
-        for node in nodes {
-            cluster.set_node(node.clone());
+    /// Gives the job a namespace if it has none. Returns its key.
+    fn note(&mut self, meta: &mut ObjectMeta) -> Result<ObjectKey, Mistake> {
+        if meta.name.as_deref().unwrap_or_default().is_empty() {
+            return Err(("metadata.name", "it is missing".to_owned(), "name the job"));
         }
-        self.world.look_at_nodes(&cluster);
+        meta.namespace.get_or_insert_with(|| self.namespace.clone());
+        let key = key(meta);
+        if !self.known.insert(key.clone()) {
+            return Err(("metadata.name", format!("{key} is given twice"), "rename one of the jobs"));
+        }
+        Ok(key)
+    }
+
+    /// The jobs on their ground, in the order of the files.
+    pub fn scenario(mut self, mut ground: Ground) -> Scenario {
+        self.world.look_at_nodes(&ground.cluster);
         self.assume();
-        let order = std::mem::take(&mut self.order);
-        order
-            .iter()
-            .enumerate()
-            .map(|(at, (kind, key))| {
-                let object = match self.gangs.iter().find(|gang| self::key(&gang.metadata) == *key) {
-                    Some(gang) => Ok(gang.clone()),
-                    None => self.derived(key),
-                };
-                let notes = object.as_ref().map_or_else(|_| Vec::new(), |object| self.notes(object));
-                let gang = object.and_then(|object| self.request(&object, at));
-                Job { key: key.clone(), kind, gang, notes }
-            })
-            .collect()
+        // What is given replaces what waits in the cluster under the same name.
+        ground.waiting.retain(|gang| !self.known.contains(&gang.key));
+        ground.topology = self.topology.take().or(ground.topology);
+        let asked = std::mem::take(&mut self.given).into_iter().enumerate().map(|(at, (key, given))| {
+            let since = ground.since + at as i64;
+            let job = match given {
+                Given::Training(job) => self.of_training(key, &job, since),
+                Given::Gang(gang) => self.of_gang(key, &gang, since),
+            };
+            taken(job, &ground.held)
+        });
+        let jobs = asked.collect();
+        Scenario { ground, jobs, classes: self.world.models_present() }
+    }
+
+    fn of_training(&self, key: ObjectKey, job: &TrainingJob, since: Millis) -> Job {
+        let object = self.derived(job);
+        let review = derive::review(&job.spec);
+        let replicas = object.as_ref().map_or(1, |object| object.spec.launch.replicas_per_unit);
+        Job {
+            key,
+            kind: "TrainingJob",
+            gang: object.and_then(|object| self.request(&object, since)),
+            notes: review.notes.iter().map(ToString::to_string).collect(),
+            fields: Fields::of(&job.spec, replicas),
+        }
+    }
+
+    fn of_gang(&self, key: ObjectKey, object: &Object, since: Millis) -> Job {
+        let reviews = object.spec.roles.iter().enumerate().map(|(at, role)| {
+            let spec = role.template.spec.clone().unwrap_or_default();
+            template::review(&format!("spec.roles[{at}].template.spec"), &spec)
+        });
+        Job {
+            key,
+            kind: "Gang",
+            gang: self.request(object, since),
+            notes: reviews.flat_map(|review| review.notes).map(|note| note.to_string()).collect(),
+            fields: Fields::Gang,
+        }
     }
 
     /// Where no queue or no priority class is given, those that jobs name are taken to exist.
     fn assume(&mut self) {
-        let queues =
-            self.jobs.iter().map(|job| &job.spec.queue).chain(self.gangs.iter().map(|gang| &gang.spec.queue));
-        let queues: BTreeSet<String> = queues.filter(|name| *name != DEFAULT_QUEUE).cloned().collect();
+        let queue = |given: &Given| match given {
+            Given::Training(job) => job.spec.queue.clone(),
+            Given::Gang(gang) => gang.spec.queue.clone(),
+        };
         if !self.queues_given {
-            for name in queues {
+            let queues = self.given.iter().map(|(_, given)| queue(given));
+            for name in queues.filter(|name| name != DEFAULT_QUEUE).collect::<BTreeSet<_>>() {
                 self.world.set_queue(&name, Some(&Queue::new(&name, muster_api::QueueSpec::default())));
             }
         }
-        let priorities: BTreeSet<String> =
-            self.jobs.iter().filter_map(|job| job.spec.priority_class_name.clone()).collect();
         if !self.priorities_given {
-            for name in priorities {
-                self.world.set_priority(&name, Some(&PriorityClass::default()));
+            for (_, given) in &self.given {
+                let Given::Training(job) = given else { continue };
+                if let Some(name) = &job.spec.priority_class_name {
+                    self.world.set_priority(name, Some(&PriorityClass::default()));
+                }
             }
         }
     }
 
     /// The Gang that the operator would make for a TrainingJob.
-    fn derived(&self, key: &ObjectKey) -> Result<Object, Refusal> {
-        let missing = || refusal("Invalid", format!("{key} is not there"), "give it with --job");
-        let job = self.jobs.iter().find(|job| self::key(&job.metadata) == *key).ok_or_else(missing)?;
+    fn derived(&self, job: &TrainingJob) -> Result<Object, Refusal> {
         let spec = &job.spec;
         let mut problems = Vec::new();
         let priority = self.world.priority(spec.priority_class_name.as_deref()).ok_or_else(|| {
             let name = spec.priority_class_name.as_deref().unwrap_or_default();
-            refusal(
+            Refusal::new(
                 "Invalid",
-                format!("spec.priorityClassName: PriorityClass {name:?} is not among the manifests"),
-                "add it to a job file, or leave the field out",
+                format!("spec.priorityClassName: PriorityClass {name:?} does not exist"),
+                "add its manifest to a job file, name another, or leave the field out",
             )
         })?;
         let derived = derive::derive(spec, &self.world, &mut problems);
         if let Some(problem) = problems.first() {
-            return Err(refusal(
+            return Err(Refusal::new(
                 "Invalid",
                 format!("{}: {}", problem.field, problem.message),
                 &problem.remedy,
             ));
         }
-        let derived = derived.ok_or_else(missing)?;
+        let derived = derived.ok_or_else(|| {
+            Refusal::new(
+                "Invalid",
+                "it comes to no gang".to_owned(),
+                "see `kubectl explain trainingjob.spec`",
+            )
+        })?;
         let gang = derive::gang_spec(spec, priority, derived);
         Ok(Object { metadata: job.metadata.clone(), spec: gang, status: None })
     }
 
-    /// What of the pods' templates never blocks: by the job's fields where there is a job.
-    fn notes(&self, object: &Object) -> Vec<String> {
-        let job = self.jobs.iter().find(|job| key(&job.metadata) == key(&object.metadata));
-        let reviews = match job {
-            Some(job) => vec![derive::review(&job.spec)],
-            None => object
-                .spec
-                .roles
-                .iter()
-                .enumerate()
-                .map(|(at, role)| {
-                    let spec = role.template.spec.clone().unwrap_or_default();
-                    template::review(&format!("spec.roles[{at}].template.spec"), &spec)
-                })
-                .collect(),
-        };
-        reviews.iter().flat_map(|review| &review.notes).map(ToString::to_string).collect()
-    }
-
-    /// What the gang asks of the engine; `at` is its place in the order of the files, which is its age.
-    fn request(&self, object: &Object, at: usize) -> Result<model::Gang, Refusal> {
-        let gang =
-            self.world.request(object, &|_| None, at as i64).map_err(|reason| Refusal::from(&reason))?;
-        let state = if object.spec.suspend { GangState::Inactive } else { GangState::Waiting };
-        let uid = format!("simulated-{at}");
-        Ok(model::Gang { key: key(&object.metadata), uid: uid.as_str().into(), state, ..gang })
+    /// What the gang asks of the engine.
+    fn request(&self, object: &Object, since: Millis) -> Result<model::Gang, Refusal> {
+        let gang = self.world.request(object, &|_| None, since).map_err(|reason| Refusal::from(&reason))?;
+        if object.spec.suspend {
+            return Ok(gang);
+        }
+        if let Some(reason) = self.world.quota_refusal(&gang) {
+            return Err(Refusal::from(&reason));
+        }
+        let uid = format!("simulated/{}", gang.key);
+        Ok(model::Gang { uid: uid.as_str().into(), state: GangState::Waiting, ..gang })
     }
 }
 
-fn refusal(code: &str, message: String, remedy: &str) -> Refusal {
-    Refusal { code: code.to_owned(), message, near: Vec::new(), remedy: remedy.to_owned() }
+/// The job, unless the cluster has a gang of its name that holds nodes: placing it again would count it twice.
+fn taken(job: Job, held: &BTreeSet<ObjectKey>) -> Job {
+    if !held.contains(&job.key) {
+        return job;
+    }
+    let refusal = Refusal::new(
+        "AlreadyPlaced",
+        format!("the cluster has a gang {} that holds its nodes", job.key),
+        "give the job another name to see where one more would go",
+    );
+    Job { gang: Err(refusal), ..job }
 }
 
 fn key(meta: &ObjectMeta) -> ObjectKey {
-    ObjectKey::new(meta.namespace.as_deref().unwrap_or("default"), meta.name.as_deref().unwrap_or_default())
+    ObjectKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   Node, Pod manifests ─┐
-//!   short form ──────────┼──▶ Inventory { nodes, uses, repels }
+//!   short form ──────────┼──▶ Inventory: a muster_cluster::Cluster
 //!   --generate ──────────┘
 //! ```
 
 use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1 as core;
 use muster_api::{accelerator_class::PRODUCT_LABEL, catalogue};
-use muster_cluster::convert;
-use muster_model::{Node, NodeName, PodTerm, Resources, Taint, quantity, resources};
+use muster_cluster::{Cluster, PodFacts, convert};
+use muster_model::{Node, Resources, Taint, Uid, quantity, resources};
 use serde::Deserialize;
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -26,19 +26,16 @@ const CLIQUE_LABEL: &str = "nvidia.com/gpu.clique";
 /// The nodes, and what pods use of them already.
 #[derive(Debug, Default)]
 pub struct Inventory {
-    /// Nodes, by name.
-    pub nodes: BTreeMap<NodeName, Node>,
-    /// Pod UID or name → node and requests.
-    pub uses: BTreeMap<String, (NodeName, Resources)>,
-    /// Pod UID or name → node and whom the pod keeps away.
-    pub repels: BTreeMap<String, (NodeName, Vec<PodTerm>)>,
+    /// Nodes, and pods on them.
+    pub cluster: Cluster,
 }
 
 impl Inventory {
     fn add(&mut self, node: Node, place: &str) -> anyhow::Result<()> {
-        if let Some(twin) = self.nodes.insert(node.name.clone(), node) {
-            bail!("{place}: there are two nodes named {}; rename or remove one", twin.name);
+        if self.cluster.node(&node.name).is_some() {
+            bail!("{place}: there are two nodes named {}; rename or remove one", node.name);
         }
+        self.cluster.set_node(node);
         Ok(())
     }
 
@@ -90,25 +87,20 @@ impl Inventory {
     }
 
     fn take_pod(&mut self, document: &Document) -> anyhow::Result<()> {
-        let object: core::Pod = document.typed()?;
-        let ended = object.status.as_ref().and_then(|status| status.phase.as_deref());
-        let spec = object.spec.unwrap_or_default();
-        let (Some(node), false) = (&spec.node_name, matches!(ended, Some("Succeeded" | "Failed"))) else {
-            return Ok(());
-        };
-        let requests = convert::pod_requests(&spec, &BTreeMap::new())
-            .map_err(|error| document.error("spec", error, "write a quantity such as 500m, 8 or 64Gi"))?;
-        let meta = object.metadata;
-        let namespace = meta.namespace.as_deref().unwrap_or("default");
-        let name = meta.name.map(|name| format!("{namespace}/{name}"));
-        let id = meta.uid.or(name).unwrap_or_else(|| document.place());
-        let node = NodeName::from(node.as_str());
-        let repels = convert::repels(namespace, &spec);
-        if !repels.is_empty() {
-            self.repels.insert(id.clone(), (node.clone(), repels));
+        let mut object: core::Pod = document.typed()?;
+        object.metadata.namespace.get_or_insert_with(|| "default".to_owned());
+        let (mut pod, warnings) = PodFacts::of(&object);
+        if pod.uid.0.is_empty() {
+            // A manifest written by hand has no UID.
+            pod.uid = Uid(if pod.key.name.is_empty() { document.place() } else { pod.key.to_string() });
         }
-        self.uses.insert(id, (node, requests));
-        Ok(())
+        match warnings.first().filter(|_| pod.node.is_some() && !pod.terminal()) {
+            Some(warning) => Err(document.error("spec", warning, "write a quantity such as 500m, 8 or 64Gi")),
+            None => {
+                self.cluster.set_pod(pod);
+                Ok(())
+            }
+        }
     }
 
     fn take_short(&mut self, entry: &Document) -> anyhow::Result<()> {

@@ -1,0 +1,39 @@
+//! One Gang as it stands on the server, for those who look and do not write.
+//!
+//! ```text
+//!   Gang object + World + parts of its plan ──read_gang──▶ model::Gang: holding its plan, or waiting
+//! ```
+
+use muster_api::Gang as Object;
+use muster_model::{Gang, Reason};
+use std::collections::BTreeMap;
+
+use super::World;
+use super::gang::{GangRt, Wanted};
+
+/// What the engine is told of a gang by an operator that has just begun; `None` of one that holds nothing and asks for
+/// nothing (it ended, leaves, or is suspended). `chunks` are the parts of large plans, by ConfigMap name.
+///
+/// # Errors
+/// What is wrong with the gang, given the other objects, or with its plan. Its pods count where they are.
+pub fn read_gang(
+    world: &World,
+    object: Object,
+    chunks: &BTreeMap<String, String>,
+) -> Result<Option<Gang>, Reason> {
+    let rt = GangRt::new(object, chunks);
+    if rt.wanted(false) == Some(Wanted::Inactive) {
+        return Ok(None);
+    }
+    if let Some(error) = &rt.unreadable {
+        return Err(Reason::Invalid {
+            field: "status.plan".into(),
+            message: format!("cannot be read: {error}"),
+            remedy: "the operator places the gang anew".into(),
+        });
+    }
+    let request = world.request(&rt.object, &|_| None, rt.since())?;
+    let blocked = rt.plan.is_none() && world.quota_refusal(&request).is_some();
+    let wanted = rt.wanted(blocked).filter(|wanted| *wanted != Wanted::Inactive);
+    Ok(wanted.map(|wanted| Gang { state: rt.state(wanted), ..request }))
+}
