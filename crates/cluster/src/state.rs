@@ -6,7 +6,8 @@
 
 use muster_engine::{Decision, Engine, Event, Explanation};
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Topology, Uid, UnitId,
+    AcceleratorClass, Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Topology, Uid,
+    UnitId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

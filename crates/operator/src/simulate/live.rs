@@ -132,12 +132,11 @@ async fn gangs(client: &Client, ground: &mut Ground) -> anyhow::Result<()> {
 
 fn take_gang(ground: &mut Ground, gang: Gang) {
     ground.since = ground.since.max(gang.since + 1);
-    match gang.state {
-        GangState::Waiting => ground.waiting.push(gang),
-        _ => {
-            ground.held.insert(gang.key.clone());
-            ground.cluster.set_gang(gang);
-        }
+    if gang.state == GangState::Waiting {
+        ground.waiting.push(gang);
+    } else {
+        ground.held.insert(gang.key.clone());
+        ground.cluster.set_gang(gang);
     }
 }
 

@@ -94,13 +94,11 @@ impl Inventory {
             // A manifest written by hand has no UID.
             pod.uid = Uid(if pod.key.name.is_empty() { document.place() } else { pod.key.to_string() });
         }
-        match warnings.first().filter(|_| pod.node.is_some() && !pod.terminal()) {
-            Some(warning) => Err(document.error("spec", warning, "write a quantity such as 500m, 8 or 64Gi")),
-            None => {
-                self.cluster.set_pod(pod);
-                Ok(())
-            }
+        if let Some(warning) = warnings.first().filter(|_| pod.node.is_some() && !pod.terminal()) {
+            return Err(document.error("spec", warning, "write a quantity such as 500m, 8 or 64Gi"));
         }
+        self.cluster.set_pod(pod);
+        Ok(())
     }
 
     fn take_short(&mut self, entry: &Document) -> anyhow::Result<()> {
