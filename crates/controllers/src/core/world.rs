@@ -221,6 +221,7 @@ impl World {
             classes,
             roles,
             within: spec.within.clone(),
+            rules: spec.rules.clone(),
             avoid: BTreeSet::new(),
             state: GangState::Inactive,
         })
