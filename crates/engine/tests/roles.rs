@@ -129,16 +129,16 @@ fn roles_that_must_be_near_lie_in_one_domain_and_others_go_anywhere() {
     // Three in one rack leave only rack b, and the fourth goes elsewhere.
     let gang = pair((3, 3), (1, 1), near(&["prefill"], "Rack", Mode::Required));
     let placement = placed(&names, &gang);
-    assert_eq!(racks(&nodes_of(&placement, "prefill")), ["b"].into());
-    assert_eq!(racks(&nodes_of(&placement, "decode")), ["a"].into(), "the nearest outside");
+    assert_eq!(racks(&nodes_of(&placement, "prefill")), BTreeSet::from(["b"]));
+    assert_eq!(racks(&nodes_of(&placement, "decode")), BTreeSet::from(["a"]), "the nearest outside");
 }
 
 #[test]
 fn a_preferred_rule_falls_back_outwards_and_never_costs_a_unit() {
     let names = ["a0", "a1", "b0", "b1", "c0", "c1", "c2"];
     let asked = |units| pair((units, units), (0, 1), near(&["prefill"], "Rack", Mode::Preferred));
-    assert_eq!(racks(&nodes_of(&placed(&names, &asked(3)), "prefill")), ["c"].into());
-    assert_eq!(racks(&nodes_of(&placed(&names, &asked(4)), "prefill")), ["a", "b"].into(), "one block");
+    assert_eq!(racks(&nodes_of(&placed(&names, &asked(3)), "prefill")), BTreeSet::from(["c"]));
+    assert_eq!(racks(&nodes_of(&placed(&names, &asked(4)), "prefill")), BTreeSet::from(["a", "b"]), "one block");
     assert_eq!(placed(&names, &asked(6)).units.len(), 7, "anywhere");
     let apart = |units| pair((1, 1), (units, units), spread("Rack", 1, Mode::Preferred));
     let held = |units| {
@@ -235,7 +235,7 @@ fn a_replacement_keeps_what_must_be_near() {
     let (placement, how) =
         lose(&["a0", "a1", "b0", "b1", "b2"], gang.clone(), plan(&gang, &placed), "prefill", 0)
             .expect("placed");
-    assert_eq!((racks(&nodes_of(&placement, "prefill")), how), (["b"].into(), How::Moved));
+    assert_eq!((racks(&nodes_of(&placement, "prefill")), how), (BTreeSet::from(["b"]), How::Moved));
     // And waits where it cannot.
     let refused = lose(&["a0", "a1", "b0", "c0"], gang.clone(), plan(&gang, &placed), "prefill", 0);
     assert!(matches!(refused, Err(Reason::RuleUnmet { .. })), "{refused:?}");

@@ -37,7 +37,7 @@ fn rules(levels: usize, roles: usize, preferred: bool) -> impl Strategy<Value = 
                 let (one, other) = if swap { (at, at + 1) } else { (at + 1, at) };
                 Ratio { role: NAMES[one].into(), of: NAMES[other].into(), per, min, max: (min + more).max(1) }
             })
-            .collect()
+            .collect::<Vec<Ratio>>()
     });
     let near = (prop::sample::subsequence(NAMES[..roles].to_vec(), 1..=roles), level(), mode(preferred))
         .prop_map(|(roles, level, mode)| Near {
