@@ -206,6 +206,15 @@ impl<'a> Search<'a> {
         }
         let mut choices = Vec::new();
         self.choose(0, vec![top; units.len()], units, &mut choices);
+        // A domain further inside than a cap does not see it.
+        let alone = |role: usize| -> Vec<u32> {
+            (0..units.len()).map(|other| if other == role { units[role] } else { 0 }).collect()
+        };
+        let keeps = |inside: &Vec<usize>| {
+            (0..units.len())
+                .all(|role| rules::top_keeps(self.problem, &self.forest.parts[inside[role]], &alone(role)))
+        };
+        choices.retain(keeps);
         for inside in choices {
             let mut best: Option<(Vec<u64>, Vec<Vec<u32>>)> = None;
             for order in &self.orders {
