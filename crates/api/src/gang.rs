@@ -12,7 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
 };
 use kube::CustomResource;
-use muster_model::{Segment, Within};
+use muster_model::{Rules, Segment, Within};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +80,10 @@ pub struct GangSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::within")]
     pub within: Option<Within>,
+    /// Rules between roles and between units. Default: none.
+    #[serde(default, skip_serializing_if = "Rules::is_empty")]
+    #[schemars(schema_with = "crate::schema::rules")]
+    pub rules: Rules,
     /// The environment of the pods.
     #[serde(default)]
     pub launch: Launch,

@@ -234,6 +234,9 @@ pub const GANG: &[Check] = &[check(
     ".outcome.role",
 )];
 
+/// A ratio between two roles of a gang.
+pub const RATIO: &[Check] = &[check("self.min <= self.max", "min must not exceed max", ".min")];
+
 /// `RoleSpec` of a gang.
 pub const ROLE: &[Check] = &[
     check(

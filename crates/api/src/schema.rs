@@ -72,6 +72,64 @@ pub fn within(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Rules between the roles and the units of a gang.
+pub fn rules(generator: &mut SchemaGenerator) -> Schema {
+    let role = json_schema!({ "type": "string", "minLength": 1, "maxLength": MAX_NAME });
+    let level = |description: &str| json_schema!({ "type": "string", "minLength": 1, "maxLength": MAX_NAME, "description": description });
+    let number = |minimum: u32, description: &str| json_schema!({ "type": "integer", "format": "int32", "minimum": minimum, "maximum": 262_144, "description": description });
+    let one = |minimum: u32, description: &str| {
+        let mut schema = number(minimum, description);
+        schema.ensure_object().insert("default".into(), 1.into());
+        schema
+    };
+    let list = |description: &str, item: Value| json_schema!({ "type": "array", "maxItems": 8, "x-kubernetes-list-type": "atomic", "description": description, "items": item });
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "ratios": list(
+                "How many units of a role there are for those of another, such as prefill to decode. A smaller placement keeps them.",
+                serde_json::json!({
+                    "type": "object",
+                    "required": ["role", "of", "min", "max"],
+                    "x-kubernetes-validations": crate::rules::json(crate::rules::RATIO),
+                    "properties": {
+                        "role": role,
+                        "of": role,
+                        "per": one(1, "For every so many units of the role `of`."),
+                        "min": number(0, "Fewest units of the role for them."),
+                        "max": number(1, "Most units of the role for them; equal to min for an exact ratio."),
+                    },
+                }),
+            ),
+            "near": list(
+                "Roles of which all units lie in one domain of a level. Preferred: else of the next level further out.",
+                serde_json::json!({
+                    "type": "object",
+                    "required": ["roles", "level", "mode"],
+                    "properties": {
+                        "roles": { "type": "array", "minItems": 1, "maxItems": 8, "items": role },
+                        "level": level("Topology level."),
+                        "mode": mode(generator),
+                    },
+                }),
+            ),
+            "spread": list(
+                "Roles of which each unit lies in one domain of a level, and at most so many in each. Preferred: as few as cost no unit.",
+                serde_json::json!({
+                    "type": "object",
+                    "required": ["role", "level", "mode"],
+                    "properties": {
+                        "role": role,
+                        "level": level("Topology level."),
+                        "units": one(1, "Most units of the role in one domain."),
+                        "mode": mode(generator),
+                    },
+                }),
+            ),
+        },
+    })
+}
+
 /// The levels of a topology, outermost first.
 pub fn levels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

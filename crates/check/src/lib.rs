@@ -10,8 +10,8 @@
 //!
 //! - I1: no device, core, byte or pod slot of a node is promised twice.
 //! - I2: a pod exists only for a placed gang, on its planned node, in its unit's incarnation, once.
-//! - I3: a gang has no unit or an allowed number of them, each complete.
-//! - I4: Required segments and a Required `within` hold; a unit lies on nodes of its accelerator class.
+//! - I3: a gang has no unit or an allowed number of them, each complete; ratios between roles hold.
+//! - I4: Required segments, a Required `within`, `near` and `spread` hold; a unit lies on nodes of its accelerator class.
 //!
 //! I5 to I8 speak of queues, victims, restart budgets and time, which a snapshot of placements does not hold.
 //!
@@ -23,6 +23,7 @@ mod capacity;
 mod domains;
 mod placement;
 mod pods;
+mod rules;
 mod violation;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,10 +125,12 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
         if let Some(plan) = plan_of(gang) {
             let mut placement = placement_of(plan);
             found.extend(placement::counts(gang, &placement));
+            found.extend(rules::ratios(gang, &placement));
             if let Some(lost) = lost_of(gang) {
                 placement.units.retain(|unit| !lost.contains(&unit.id));
             }
             found.extend(placement::togetherness(&snapshot.topology, &tree, &nodes, gang, &placement));
+            found.extend(rules::places(&snapshot.topology, &tree, &nodes, gang, &placement));
             found.extend(placement::classes(&nodes, gang, &placement));
         }
     }
@@ -145,8 +148,11 @@ pub fn check_placement(
     placement: &Placement,
 ) -> Vec<Violation> {
     let nodes = by_name(nodes);
+    let tree = Domains::new(topology, &nodes);
     let mut found = placement::counts(gang, placement);
-    found.extend(placement::togetherness(topology, &Domains::new(topology, &nodes), &nodes, gang, placement));
+    found.extend(rules::ratios(gang, placement));
+    found.extend(placement::togetherness(topology, &tree, &nodes, gang, placement));
+    found.extend(rules::places(topology, &tree, &nodes, gang, placement));
     found.extend(placement::classes(&nodes, gang, placement));
     found.extend(capacity::next_to(uses, &nodes, gang, placement));
     found.extend(placement::constraints(&nodes, gang, placement));

@@ -120,7 +120,7 @@ pub(crate) fn promises(gang: &Gang, placement: &Placement) -> Vec<(Claimant, Nod
 }
 
 /// The domains at a level that some nodes lie in. Nodes that do not exist (any more) lie nowhere.
-fn domains_of<'a>(
+pub(crate) fn domains_of<'a>(
     domains: &Domains,
     nodes: &Nodes,
     level: usize,
@@ -134,7 +134,7 @@ fn domains_of<'a>(
 }
 
 /// The paths of domains, for people.
-fn paths(domains: &BTreeSet<Vec<String>>) -> Vec<String> {
+pub(crate) fn paths(domains: &BTreeSet<Vec<String>>) -> Vec<String> {
     domains.iter().map(|path| words(path)).collect()
 }
 

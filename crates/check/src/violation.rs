@@ -214,6 +214,54 @@ pub enum Violation {
         /// The domains it lies in, by path.
         domains: Vec<String>,
     },
+    /// I3: the numbers of units of two roles do not keep their ratio.
+    RatioBroken {
+        /// The gang.
+        gang: ObjectKey,
+        /// The ratio, for people.
+        ratio: String,
+        /// Units of the role counted.
+        units: u32,
+        /// Units of the role it is measured by.
+        of: u32,
+    },
+    /// I4: roles that must lie in one domain lie in more than one.
+    RolesApart {
+        /// The gang.
+        gang: ObjectKey,
+        /// The roles.
+        roles: Vec<String>,
+        /// The level.
+        level: String,
+        /// The domains they lie in, by path.
+        domains: Vec<String>,
+    },
+    /// I4: a unit of a role that is spread lies in more than one domain of the rule's level.
+    UnitSplit {
+        /// The gang.
+        gang: ObjectKey,
+        /// The unit.
+        unit: UnitId,
+        /// The level.
+        level: String,
+        /// The domains it lies in, by path.
+        domains: Vec<String>,
+    },
+    /// I4: a domain holds more units of a role than its `spread` rule allows.
+    TooManyTogether {
+        /// The gang.
+        gang: ObjectKey,
+        /// The role.
+        role: String,
+        /// The level.
+        level: String,
+        /// The domain, by path.
+        domain: String,
+        /// Units that have a pod there.
+        units: u32,
+        /// Most allowed.
+        most: u32,
+    },
     /// I4: a placed gang has a rule that cannot be judged: an unknown level or a block of no pods.
     RuleInvalid {
         /// The gang.
@@ -267,10 +315,14 @@ impl Violation {
             | Self::UnitNumbers { .. }
             | Self::PodCount { .. }
             | Self::UnknownRole { .. }
+            | Self::RatioBroken { .. }
             | Self::TooManySpares { .. }
             | Self::UnknownNode { .. } => Invariant::I3,
             Self::BlockBroken { .. }
             | Self::GangBroken { .. }
+            | Self::RolesApart { .. }
+            | Self::UnitSplit { .. }
+            | Self::TooManyTogether { .. }
             | Self::RuleInvalid { .. }
             | Self::ClassNotAllowed { .. }
             | Self::NodeOfOtherClass { .. } => Invariant::I4,
@@ -350,6 +402,22 @@ impl Violation {
             ),
             Self::GangBroken { gang, level, domains } => {
                 write!(f, "{gang} must lie in one {level}, it lies in {}", list(domains))
+            }
+            Self::RatioBroken { gang, ratio, units, of } => {
+                write!(f, "{gang} must have {ratio}, it has {units} for {of}")
+            }
+            Self::RolesApart { gang, roles, level, domains } => {
+                write!(f, "{} of {gang} must lie in one {level}, they lie in {}", list(roles), list(domains))
+            }
+            Self::UnitSplit { gang, unit, level, domains } => write!(
+                f,
+                "{gang} {}[{}] must lie in one {level}, it lies in {}",
+                unit.role,
+                unit.index,
+                list(domains)
+            ),
+            Self::TooManyTogether { gang, role, level, domain, units, most } => {
+                write!(f, "{level} {domain} holds {units} {role} units of {gang}, allowed are {most}")
             }
             Self::RuleInvalid { gang, rule } => {
                 write!(f, "{gang} is placed, but its rule {rule} is not valid")

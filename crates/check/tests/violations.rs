@@ -4,7 +4,7 @@ mod fixture;
 
 use fixture::{gang, kinds, nodes, topology, unit};
 use muster_check::{PodView, Snapshot, Use, check};
-use muster_model::{Gang, GangState, Mode, PlannedUnit, Resources, plan::Plan};
+use muster_model::{Gang, GangState, Mode, Near, PlannedUnit, Ratio, Resources, Spread, plan::Plan};
 use std::collections::BTreeMap;
 
 fn plan(gang: &mut Gang) -> &mut Plan {
@@ -54,6 +54,30 @@ fn lose_unit_0_to_another_gang(s: &mut Snapshot) {
     let lost = plan(&mut s.gangs[0]).units[0].placed.id.clone();
     s.gangs[0].state = GangState::Replan { plan: plan(&mut s.gangs[0]).clone(), lost: [lost].into() };
     s.gangs.push(other);
+}
+
+/// So many workers for each decode unit; there are two workers and one decode unit, without pods yet.
+fn add_ratio(s: &mut Snapshot, decode: u32) {
+    let gang = &mut s.gangs[0];
+    let role = muster_model::Role { name: "decode".into(), devices: 0, pods_per_unit: 1, ..gang.roles[0].clone() };
+    gang.roles.push(muster_model::Role { segments: Vec::new(), ..role });
+    gang.rules.ratios =
+        vec![Ratio { role: "worker".into(), of: "decode".into(), per: decode, min: 2, max: 2 }];
+    let mut unit = plan(gang).units[1].clone();
+    unit.placed.id = muster_model::UnitId { role: "decode".into(), index: 0 };
+    unit.placed.class = None;
+    unit.placed.nodes.truncate(1);
+    plan(gang).units.push(unit);
+}
+
+fn add_near(s: &mut Snapshot, level: &str) {
+    s.gangs[0].rules.near =
+        vec![Near { roles: vec!["worker".into()], level: level.into(), mode: Mode::Required }];
+}
+
+fn add_spread(s: &mut Snapshot, level: &str, units: u32) {
+    s.gangs[0].rules.spread =
+        vec![Spread { role: "worker".into(), level: level.into(), units, mode: Mode::Required }];
 }
 
 type Change = fn(&mut Snapshot);
@@ -383,6 +407,46 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
             s.gangs[0].within.as_mut().unwrap().mode = Mode::Preferred;
             s.pods.clear();
         },
+    ),
+    (
+        "RatioBroken",
+        |s| add_ratio(s, 2),
+        |s| add_ratio(s, 1),
+    ),
+    (
+        "RolesApart",
+        |s| add_near(s, "Rack"),
+        |s| add_near(s, "Block"),
+    ),
+    (
+        "RolesApart", // a spare may become a rank
+        |s| {
+            s.gangs[0].roles[0].spares = 1;
+            plan(&mut s.gangs[0]).units.truncate(1);
+            s.pods.truncate(2);
+            plan(&mut s.gangs[0]).spares = BTreeMap::from([("worker".into(), vec!["n3".into()])]);
+            add_near(s, "Rack");
+        },
+        |s| {
+            plan(&mut s.gangs[0]).units.truncate(1);
+            s.pods.truncate(2);
+            add_near(s, "Rack");
+        },
+    ),
+    (
+        "TooManyTogether",
+        |s| add_spread(s, "Block", 1),
+        |s| add_spread(s, "Rack", 1),
+    ),
+    (
+        "UnitSplit",
+        |s| add_spread(s, "Node", 2),
+        |s| add_spread(s, "Block", 2),
+    ),
+    (
+        "RuleInvalid",
+        |s| add_spread(s, "Row", 2),
+        |s| add_spread(s, "Rack", 2),
     ),
     (
         "GangBroken", // a spare may become a rank

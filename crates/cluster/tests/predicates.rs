@@ -109,6 +109,7 @@ fn gang(role: muster_model::Role, classes: Vec<AcceleratorClass>) -> Gang {
         classes,
         roles: vec![role],
         within: None,
+        rules: muster_model::Rules::default(),
         avoid: BTreeSet::new(),
         state: GangState::Waiting,
     }

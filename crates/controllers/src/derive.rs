@@ -229,6 +229,7 @@ pub fn gang_spec(spec: &TrainingJobSpec, priority: i32, derived: Derived) -> Gan
             .job
             .as_ref()
             .map(|rule| muster_model::Within { level: rule.within.clone(), mode: rule.mode }),
+        rules: muster_model::Rules::default(),
         launch: Launch {
             framework: spec.framework,
             parallelism: spec.parallelism.clone(),

@@ -7,7 +7,9 @@
 //!                 └▶ a rule further out, or Preferred  ┘
 //! ```
 
-use muster_model::{AcceleratorClass, DomainMiss, Gang, Mode, Reason, Role, Segment, reason::NodeRefusal};
+use muster_model::{
+    AcceleratorClass, DomainMiss, Gang, Mode, Reason, Role, Rules, Segment, reason::NodeRefusal,
+};
 use std::fmt;
 
 use crate::{
@@ -16,6 +18,7 @@ use crate::{
     explain,
     place::{self, Request},
     problem::{self, Problem},
+    rules,
     tree::{DomainId, ROOT, Slot},
 };
 
@@ -52,6 +55,20 @@ pub enum Change {
         /// The nearest level further out with which the gang runs now.
         to: String,
     },
+    /// Allow more units in a domain.
+    Raise {
+        /// The rule, such as `rules.spread[0].units`.
+        field: String,
+        /// The number it has.
+        from: u32,
+        /// The least number with which the gang runs now.
+        to: u32,
+    },
+    /// Do without a ratio.
+    LeaveOut {
+        /// The rule, such as `rules.ratios[0]`.
+        field: String,
+    },
     /// Make a Required rule Preferred.
     Prefer {
         /// The rule, such as `within.mode`.
@@ -69,6 +86,8 @@ impl fmt::Display for Change {
             Self::Class { class } => write!(f, "allow accelerator class {class}"),
             Self::Fewer { role, min } => write!(f, "lower the minimum of {role} to {min} units"),
             Self::Widen { field, from, to } => write!(f, "set {field} to {to} instead of {from}"),
+            Self::Raise { field, from, to } => write!(f, "raise {field} from {from} to {to}"),
+            Self::LeaveOut { field } => write!(f, "leave out {field}"),
             Self::Prefer { field } => write!(f, "set {field} to Preferred"),
         }
     }
@@ -102,6 +121,7 @@ impl Engine {
             changes.extend(other_class(&mut self.cluster, gang, classes));
             changes.extend(fewer(&mut self.cluster, gang));
             changes.extend(relaxed(&mut self.cluster, gang));
+            changes.extend(loosened(&mut self.cluster, gang));
         }
         Some(Explanation { reason, changes })
     }
@@ -145,7 +165,7 @@ fn freed_on(
         None if on.spec.within > 0 => (of.min().max(1) * of.pods, on.spec.within),
         None => (of.min().max(1) * of.pods, 0),
     };
-    let problem = Problem { cluster, gang, on, top: ROOT };
+    let problem = Problem { cluster, gang, on, top: ROOT, limits: &rules::FREE };
     let there: u64 =
         explain::holders(&problem, index, depth, false).iter().map(|(held, ..)| held / u64::from(size)).sum();
     let wanted = u64::from(of.min().max(1)) * u64::from(of.pods) / u64::from(size);
@@ -181,7 +201,7 @@ fn freed_on(
 }
 
 fn problem_of<'a>(cluster: &'a Cluster, gang: &'a Gang, on: &'a problem::OnClass) -> Problem<'a> {
-    Problem { cluster, gang, on, top: ROOT }
+    Problem { cluster, gang, on, top: ROOT, limits: &rules::FREE }
 }
 
 fn nodes_inside(cluster: &Cluster, domain: DomainId) -> Vec<Slot> {
@@ -213,6 +233,47 @@ fn fewer(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
         }
         if fits > 0 {
             all.push(Change::Fewer { role: role.name.clone(), min: fits });
+        }
+    }
+    all
+}
+
+/// Rules between roles and units that bind too tightly.
+fn loosened(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
+    let mut all = Vec::new();
+    let with = |change: &dyn Fn(&mut Rules)| {
+        let mut other = gang.clone();
+        change(&mut other.rules);
+        other
+    };
+    for (at, near) in gang.rules.near.iter().enumerate().filter(|(_, near)| near.mode == Mode::Required) {
+        let field = format!("rules.near[{at}]");
+        all.extend(outwards(cluster, &field, &near.level, &|level| {
+            with(&|rules| rules.near[at].level.clone_from(&level))
+        }));
+        if runs(cluster, &with(&|rules| drop(rules.near.remove(at)))) {
+            all.push(Change::Prefer { field: format!("{field}.mode") });
+        }
+    }
+    for (at, spread) in gang.rules.spread.iter().enumerate().filter(|(_, s)| s.mode == Mode::Required) {
+        let max = gang.roles.iter().find(|role| role.name == spread.role).map_or(0, |role| role.max);
+        let (mut fails, mut fits) = (spread.units, max + 1);
+        while fits > fails + 1 {
+            let half = fails.midpoint(fits);
+            let runs = runs(cluster, &with(&|rules| rules.spread[at].units = half));
+            if runs { fits = half } else { fails = half }
+        }
+        let field = format!("rules.spread[{at}]");
+        if fits <= max {
+            all.push(Change::Raise { field: format!("{field}.units"), from: spread.units, to: fits });
+        }
+        if runs(cluster, &with(&|rules| drop(rules.spread.remove(at)))) {
+            all.push(Change::Prefer { field: format!("{field}.mode") });
+        }
+    }
+    for at in 0..gang.rules.ratios.len() {
+        if runs(cluster, &with(&|rules| drop(rules.ratios.remove(at)))) {
+            all.push(Change::LeaveOut { field: format!("rules.ratios[{at}]") });
         }
     }
     all

@@ -18,6 +18,7 @@ use crate::{
     forest::{Forest, block_sizes},
     nodes,
     problem::Problem,
+    rules,
     spec::{Objective, RoleSpec, Spec},
     tree::DomainId,
 };
@@ -97,6 +98,8 @@ pub struct Search<'a> {
     leaf_depth: usize,
     /// The role by whose pods room is measured.
     gauge: usize,
+    /// Whether there are rules between roles or units.
+    ruled: bool,
 }
 
 impl<'a> Search<'a> {
@@ -117,7 +120,8 @@ impl<'a> Search<'a> {
             .parts
             .last()
             .map_or(0, |root| (0..spec.roles.len()).min_by_key(|role| root.fits[*role]).unwrap_or(0));
-        Self { problem, forest, spec, packing, paid, sizes, leaf_depth, gauge }
+        let ruled = !spec.rules.is_empty();
+        Self { problem, forest, spec, packing, paid, sizes, leaf_depth, gauge, ruled }
     }
 
     /// Whether a part is a leaf domain whose nodes are not looked at one by one.
@@ -229,7 +233,7 @@ impl<'a> Search<'a> {
             }
             all.push(count);
         }
-        (all.iter().sum::<u32>() > 0).then_some(all)
+        (all.iter().sum::<u32>() > 0 && self.spec.rules.ratios_hold(&all)).then_some(all)
     }
 
     fn value(&self, position: usize, top: usize, units: &[u32], cost: u128) -> u64 {
@@ -253,6 +257,9 @@ impl<'a> Search<'a> {
     /// it right after the span, then the packed cost with its tightness.
     fn judge(&self, index: usize, table: &Table, entry: usize, cost: u128) -> Option<Vec<i128>> {
         let units = self.units(index, table, entry)?;
+        if self.ruled && !rules::top_keeps(self.problem, &self.forest.parts[index], &units) {
+            return None;
+        }
         let missing = self.missing_spares(index, &units);
         let mut key = Vec::with_capacity(self.spec.order.len() + 2);
         for (position, objective) in self.spec.order.iter().enumerate() {
@@ -288,8 +295,11 @@ impl<'a> Search<'a> {
             let caps = self.caps(part.depth + 1);
             let mut joined = Table::of(vec![1; caps.len()]);
             joined.costs[0] = 0;
+            // Roles that lie in one domain further inside: two children must not both have some.
+            let near = self.spec.rules.near.iter().filter(|near| near.depth > part.depth);
+            let apart: Vec<&[usize]> = near.map(|near| near.roles.as_slice()).collect();
             for child in &part.children {
-                let (next, join) = join(&joined, &trails[*child].table, &caps);
+                let (next, join) = join(&joined, &trails[*child].table, &caps, &apart);
                 trail.joins.push(join);
                 joined = next;
             }
@@ -363,6 +373,9 @@ impl<'a> Search<'a> {
             } else {
                 entry
             };
+            if self.ruled && !self.part_keeps_rules(index, &table.counters(target)) {
+                continue;
+            }
             if cost < table.costs[target] {
                 table.costs[target] = cost;
                 trail.closed[target] = entry as u32;
@@ -387,6 +400,22 @@ impl<'a> Search<'a> {
             after.push(pods / self.sizes[i][depth]);
         }
         Some((after, charge))
+    }
+
+    /// Whether the counters of a part, its depth's rules applied, keep what must lie there or apart.
+    fn part_keeps_rules(&self, index: usize, counters: &[u32]) -> bool {
+        let part = &self.forest.parts[index];
+        let place = (part.domain, part.slot);
+        let limits = self.problem.limits;
+        let near = self.spec.rules.near.iter().enumerate().filter(|(_, near)| near.depth == part.depth);
+        let mut spread = self.spec.rules.spread.iter().enumerate().filter(|(_, s)| s.depth == part.depth);
+        near.filter_map(|(rule, near)| Some((near, limits.confined(rule)?)))
+            .all(|(near, at)| at == place || !rules::has_any(counters, &near.roles))
+            && spread.all(|(rule, s)| {
+                // Units are whole here: their rule is one of this depth, or of one further inside.
+                let pods = counters[s.role] * self.sizes[s.role][part.depth];
+                pods / self.spec.roles[s.role].pods <= limits.room(rule, *s, place)
+            })
     }
 
     /// What using a part as an entry does costs: the domain itself, and how tightly it is filled.
@@ -443,7 +472,7 @@ fn joined_extents(a: &[usize], b: &[usize], caps: &[usize]) -> Vec<usize> {
 
 /// Min-plus convolution of two tables, counters capped. Of equal costs the one that fills earlier children: ranks start
 /// where the tree does.
-fn join(a: &Table, b: &Table, caps: &[usize]) -> (Table, Vec<(u32, u32)>) {
+fn join(a: &Table, b: &Table, caps: &[usize], apart: &[&[usize]]) -> (Table, Vec<(u32, u32)>) {
     let mut table = Table::of(joined_extents(&a.extents, &b.extents, caps));
     let mut from = vec![(0, 0); table.costs.len()];
     if caps.len() == 1 {
@@ -460,7 +489,9 @@ fn join(a: &Table, b: &Table, caps: &[usize]) -> (Table, Vec<(u32, u32)>) {
         // Indices are linear in the counters, so that they add up.
         let base = table.index(&counters);
         for (other, entry, more) in &right {
-            if !fits(&counters, other, &table.extents) {
+            if !fits(&counters, other, &table.extents)
+                || apart.iter().any(|roles| rules::has_any(&counters, roles) && rules::has_any(other, roles))
+            {
                 continue;
             }
             let target = base + table.index(other);

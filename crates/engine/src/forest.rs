@@ -45,7 +45,9 @@ impl Forest {
         let leaf = problem.cluster.tree.leaf_depth();
         let spec = &problem.on.spec;
         let plain = |role: &RoleSpec| role.segments.iter().all(|seg| seg.required || seg.depth <= leaf);
-        let leaves_only = spec.roles.len() == 1 && spec.within <= leaf && plain(&spec.roles[0]);
+        let by_leaf = spec.rules.near.iter().all(|near| near.depth <= leaf)
+            && spec.rules.spread.iter().all(|spread| spread.depth <= leaf);
+        let leaves_only = spec.roles.len() == 1 && spec.within <= leaf && by_leaf && plain(&spec.roles[0]);
         let mut forest = Self { parts: Vec::new(), leaves_only };
         forest.grow(problem, problem.top);
         forest
@@ -98,6 +100,16 @@ impl Forest {
     /// outermost size closed so far. `sizes` are block sizes by depth, `fits` gives the pods of a part without
     /// children.
     pub fn floors(&self, sizes: &[u64], fits: impl Fn(usize) -> u64) -> Vec<u64> {
+        self.floors_within(sizes, fits, |_, blocks| blocks)
+    }
+
+    /// As [`Self::floors`], where a part takes no more blocks than `cap` leaves of those that fit.
+    pub fn floors_within(
+        &self,
+        sizes: &[u64],
+        fits: impl Fn(usize) -> u64,
+        cap: impl Fn(usize, u64) -> u64,
+    ) -> Vec<u64> {
         let mut blocks = vec![0; self.parts.len()];
         for (index, part) in self.parts.iter().enumerate() {
             let inner: u64 = if part.children.is_empty() {
@@ -105,7 +117,7 @@ impl Forest {
             } else {
                 part.children.iter().map(|child| blocks[*child]).sum()
             };
-            blocks[index] = inner / ratio(sizes, part.depth);
+            blocks[index] = cap(index, inner / ratio(sizes, part.depth));
         }
         blocks
     }

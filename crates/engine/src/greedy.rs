@@ -86,10 +86,11 @@ pub fn place(problem: &Problem<'_>, forest: &Forest) -> Result<Best, Short> {
 }
 
 /// Most units of each role alone, by part.
-struct Bounds(Vec<Vec<u64>>);
+pub struct Bounds(Vec<Vec<u64>>);
 
 impl Bounds {
-    fn new(problem: &Problem<'_>, forest: &Forest, spec: &Spec) -> Self {
+    /// Floors of every role, Required rules of one role alone.
+    pub fn new(problem: &Problem<'_>, forest: &Forest, spec: &Spec) -> Self {
         let leaf = problem.cluster.tree.leaf_depth();
         let of = |(index, role): (usize, &RoleSpec)| {
             let sizes = forest::block_sizes(role, leaf, false);
@@ -103,7 +104,13 @@ impl Bounds {
         Self(spec.roles.iter().enumerate().map(of).collect())
     }
 
-    fn total(&self, part: usize) -> u64 {
+    /// A role's, in a part.
+    pub fn of(&self, role: usize, part: usize) -> u64 {
+        self.0[role][part]
+    }
+
+    /// All roles' together, in a part.
+    pub fn total(&self, part: usize) -> u64 {
         self.0.iter().map(|units| units[part]).sum()
     }
 }
@@ -199,7 +206,7 @@ fn grow(trial: &mut Trial<'_>, spec: &Spec, role: usize, top: usize, units: &mut
 }
 
 /// Orders in which roles are tried: every order of up to three, else the largest requests first and as given.
-fn role_orders(spec: &Spec) -> Vec<Vec<usize>> {
+pub fn role_orders(spec: &Spec) -> Vec<Vec<usize>> {
     let size = |role: &usize| {
         let role = &spec.roles[*role];
         let block = role.segments.iter().filter(|seg| seg.required).map(|seg| seg.pods).max().unwrap_or(1);

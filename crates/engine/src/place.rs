@@ -16,10 +16,12 @@ use crate::{
     cluster::Cluster,
     cost::Packing,
     dp::{Best, Search},
-    explain, fast,
+    explain, family, fast,
     forest::Forest,
     greedy, layout, nodes,
     problem::{self, OnClass, Prepared, Problem},
+    ruled,
+    rules::Standing,
     spares,
     spec::{Objective, RoleSpec},
     tree::{DomainId, ROOT, Slot},
@@ -43,12 +45,14 @@ pub struct Request<'a> {
     pub paid: BTreeSet<DomainId>,
     /// Steps that the exact search may take.
     pub steps: u64,
+    /// Units of the gang that stay where they are, beside which these are placed; rules bind both.
+    pub stay: &'a [Standing],
 }
 
 impl<'a> Request<'a> {
     /// A gang placed from nothing, anywhere, in the engine's own order.
     pub fn fresh(gang: &'a Gang) -> Self {
-        Self { gang, order: None, top: ROOT, paid: BTreeSet::new(), steps: EXACT_STEPS }
+        Self { gang, order: None, top: ROOT, paid: BTreeSet::new(), steps: EXACT_STEPS, stay: &[] }
     }
 }
 
@@ -112,6 +116,19 @@ pub fn place_prepared(
     request: &Request<'_>,
     prepared: &Prepared,
 ) -> Result<Found, Reason> {
+    let result = place_required(cluster, request, prepared);
+    if request.gang.rules.is_empty() { result } else { ruled::finish(cluster, request, result) }
+}
+
+/// Places a gang that is prepared, by Required rules between roles and units only.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_required(
+    cluster: &mut Cluster,
+    request: &Request<'_>,
+    prepared: &Prepared,
+) -> Result<Found, Reason> {
     let avoid = &request.gang.avoid;
     let mut nearest: Option<Reason> = None;
     for on in &prepared.classes {
@@ -144,11 +161,16 @@ pub fn place_prepared(
 }
 
 fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result<Found, Reason> {
-    let problem = Problem { cluster, gang: request.gang, on, top: request.top };
+    let rules = &on.spec.rules;
+    let Some(limits) = rules.resolve(cluster, request.stay) else {
+        return Err(ruled::together(request.gang));
+    };
+    let problem = Problem { cluster, gang: request.gang, on, top: request.top, limits: &limits };
     if problem.short_alone().is_some() {
         return Err(explain::reason(&problem, None));
     }
-    let simple = on.spec.roles.len() == 1 && request.order.is_none() && request.paid.is_empty();
+    let simple =
+        on.spec.roles.len() == 1 && request.order.is_none() && request.paid.is_empty() && rules.is_empty();
     let quick = if simple { quick(&problem) } else { None };
     if let Some(picked) = quick.as_ref().filter(|picked| picked.proven) {
         return Ok(finish_picked(&problem, picked));
@@ -163,13 +185,16 @@ fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result
     if search.steps(request.steps).is_some() {
         return match search.run() {
             Some(best) => Ok(finish(&problem, &forest, &best, true)),
+            None if !rules.is_empty() => Err(ruled::together(request.gang)),
             None => Err(explain::reason(&problem, greedy::place(&problem, &forest).err().as_ref())),
         };
     }
     if let Some(picked) = quick {
         return Ok(finish_picked(&problem, &picked));
     }
-    match greedy::place(&problem, &forest) {
+    let placed =
+        if rules.is_empty() { greedy::place(&problem, &forest) } else { family::place(&problem, &forest) };
+    match placed {
         Ok(best) => Ok(finish(&problem, &forest, &best, false)),
         Err(short) => Err(Reason::NotFound { states: short.tried }),
     }

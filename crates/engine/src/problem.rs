@@ -11,6 +11,7 @@ use crate::{
     cluster::Cluster,
     forest,
     index::{ChainId, ShapeId, ShapeKey},
+    rules::Limits,
     spec::{self, Objective, RoleSpec, Spec},
     tree::{DomainId, ROOT, Tree},
 };
@@ -93,6 +94,8 @@ pub struct Problem<'a> {
     pub on: &'a OnClass,
     /// Everything lies inside this domain.
     pub top: DomainId,
+    /// What units that stay where they are leave of the rules between roles and units.
+    pub limits: &'a Limits,
 }
 
 impl<'a> Problem<'a> {

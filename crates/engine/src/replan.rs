@@ -5,7 +5,7 @@
 //! ```
 
 use muster_model::{
-    Gang, GangState, NodeName, Plan, PlannedUnit, Reason, Resources, UnitId,
+    Gang, GangState, Mode, NodeName, Plan, PlannedUnit, Reason, Resources, Role, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,7 @@ use crate::{
     How,
     cluster::Cluster,
     place::{self, Found, Request},
+    rules::{self, Standing},
     spec::{self, Objective},
     tree::{DomainId, ROOT, Slot},
 };
@@ -137,6 +138,8 @@ fn lost_part(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Gang {
         let count = units.count() as u32;
         (role.min, role.max, role.valid) = (count, count, Vec::new());
     }
+    // The counts are those of the plan, which keeps them.
+    part.rules.ratios.clear();
     let used = plan.units.iter().find_map(|unit| unit.placed.class.as_ref());
     if part.classes.iter().any(|class| Some(&class.name) == used) {
         part.classes.retain(|class| Some(&class.name) == used);
@@ -150,6 +153,11 @@ fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<Unit
     let leaf = |name: &NodeName| cluster.node(cluster.slot(name.as_str())?)?.leaf;
     let homes: Vec<DomainId> = stay.iter().flat_map(|unit| &unit.placed.nodes).filter_map(leaf).collect();
     let paid: BTreeSet<DomainId> = homes.iter().flat_map(|home| cluster.tree.ancestors(*home)).collect();
+    let stand = |unit: &&PlannedUnit| {
+        let role = gang.roles.iter().position(|role| role.name == unit.placed.id.role)?;
+        Some((role, unit.placed.nodes.iter().filter_map(|name| cluster.slot(name.as_str())).collect()))
+    };
+    let standing: Vec<Standing> = stay.iter().filter_map(stand).collect();
     // From the smallest domain that holds the survivors outwards, so that the gang stays as compact as it can.
     let tops: Vec<DomainId> = match homes.first() {
         None => vec![ROOT],
@@ -161,7 +169,7 @@ fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<Unit
     };
     let spec = spec::compile(&cluster.tree, &part, None).ok()?;
     let kept: usize = stay.iter().map(|unit| unit.placed.nodes.len()).sum();
-    if spec.within > 0 && homes.len() < kept {
+    if (spec.within > 0 || !gang.rules.is_empty()) && homes.len() < kept {
         // Where a node that is gone lay is not known, so nothing can be said to lie together with it.
         return None;
     }
@@ -172,12 +180,22 @@ fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<Unit
         .into_iter()
         .filter(|objective| homes.is_empty() || *objective != Objective::Span)
         .collect();
-    for top in tops {
+    let apart = gang.rules.spread.iter().any(|spread| spread.mode == Mode::Preferred);
+    // What is wished apart is not sought close by first.
+    let allowed = tops.iter().take_while(|top| cluster.tree.domain(**top).depth >= within).count();
+    let tops = if apart { &tops[allowed.saturating_sub(1)..allowed] } else { &tops[..] };
+    for top in tops.iter().copied() {
         if cluster.tree.domain(top).depth < within {
             break;
         }
-        let request =
-            Request { gang: &part, order: Some(&order), top, paid: paid.clone(), steps: place::EXACT_STEPS };
+        let request = Request {
+            gang: &part,
+            order: Some(&order),
+            top,
+            paid: paid.clone(),
+            steps: place::EXACT_STEPS,
+            stay: &standing,
+        };
         if let Ok(found) = place::place(cluster, &request) {
             return Some(merge(gang, plan, lost, found.placement(cluster, &part)));
         }
@@ -207,19 +225,31 @@ fn merge(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>, found: Placement) ->
     Placement { units, spares: found.spares }
 }
 
-/// The survivors alone, renumbered, if every role still has a valid count.
+/// How many survivors of each role go on.
+fn kept_counts(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Vec<u32>> {
+    let count = |role: &Role| {
+        let stay = survivors(plan, lost).filter(|unit| unit.placed.id.role == role.name);
+        stay.count() as u32
+    };
+    let counts: Vec<u32> = gang.roles.iter().map(count).collect();
+    if gang.rules.ratios.is_empty() {
+        let valid = |(role, count): (&Role, &u32)| role.allowed_at_most(*count) == Some(*count);
+        return gang.roles.iter().zip(&counts).all(valid).then_some(counts);
+    }
+    rules::most_units(gang, &counts)
+}
+
+/// The survivors alone, renumbered, if every role still has a valid count; with ratios the most of them that keep these.
 fn shrink(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Placement> {
     let mut units = Vec::new();
-    for role in &gang.roles {
+    let most = kept_counts(gang, plan, lost)?;
+    for (role, most) in gang.roles.iter().zip(most) {
         let mut stay: Vec<PlacedUnit> = survivors(plan, lost)
             .filter(|unit| unit.placed.id.role == role.name)
             .map(|unit| unit.placed.clone())
             .collect();
         stay.sort_by_key(|unit| unit.id.index);
-        let count = stay.len() as u32;
-        if role.allowed_at_most(count) != Some(count) {
-            return None;
-        }
+        stay.truncate(most as usize);
         for (index, unit) in stay.iter_mut().enumerate() {
             unit.id.index = index as u32;
         }

@@ -7,7 +7,7 @@ use crate::{
     cluster::Cluster,
     place::{self, EXACT_STEPS, Request},
     problem::{self, Problem},
-    replan, spec,
+    replan, rules, spec,
     tree::ROOT,
 };
 
@@ -78,7 +78,10 @@ fn next(
     let units: Vec<u32> = units.collect();
     let on = prepared.classes.iter().find(|on| on.class == found.class);
     let bound = match on {
-        Some(on) if !found.proven => bound::bounds(&Problem { cluster, gang, on, top: ROOT }, &order, &units),
+        Some(on) if !found.proven => {
+            let problem = Problem { cluster, gang, on, top: ROOT, limits: &rules::FREE };
+            bound::bounds(&problem, &order, &units)
+        }
         _ => vector.clone(),
     };
     replan::charge(cluster, &replan::held_by_found(gang, &found), 1);

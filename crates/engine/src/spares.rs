@@ -18,8 +18,12 @@ pub fn choose(problem: &Problem<'_>, used: &[Vec<Slot>]) -> BTreeMap<String, Vec
     taken.extend(used.iter().flatten());
     let mut all = BTreeMap::new();
     for (index, role) in roles.iter().enumerate().filter(|(_, role)| role.spares > 0) {
-        let mut search =
-            Search { problem, shape: problem.on.ids[index].shape, taken: &mut taken, found: Vec::new() };
+        // A spare may become one of the role's pods, and must lie where these must.
+        let spec = &problem.on.spec;
+        let near = spec.rules.near.iter().filter(|near| near.roles.contains(&index)).map(|near| near.depth);
+        let depth = near.fold(spec.within, usize::max);
+        let shape = problem.on.ids[index].shape;
+        let mut search = Search { problem, shape, depth, taken: &mut taken, found: Vec::new() };
         search.outwards(&used[index], role.spares as usize);
         if !search.found.is_empty() {
             all.insert(role.name.clone(), search.found);
@@ -31,6 +35,8 @@ pub fn choose(problem: &Problem<'_>, used: &[Vec<Slot>]) -> BTreeMap<String, Vec
 struct Search<'a> {
     problem: &'a Problem<'a>,
     shape: usize,
+    /// No domain further out than this depth is looked at.
+    depth: usize,
     taken: &'a mut BTreeSet<Slot>,
     found: Vec<Slot>,
 }
@@ -41,11 +47,11 @@ impl Search<'_> {
         let leaf = |slot: &Slot| self.problem.cluster.node(*slot).and_then(|node| node.leaf);
         let mut ring: BTreeSet<DomainId> = pods.iter().filter_map(leaf).collect();
         let tree = &self.problem.cluster.tree;
-        for _ in 0..=tree.leaf_depth() {
+        for depth in (self.depth..=tree.leaf_depth()).rev() {
             for domain in &ring {
                 self.collect(*domain, wanted);
             }
-            if self.found.len() >= wanted || ring.contains(&self.problem.top) {
+            if self.found.len() >= wanted || depth == self.depth || ring.contains(&self.problem.top) {
                 return;
             }
             ring = ring.into_iter().map(|domain| tree.parent(domain)).collect();

@@ -4,10 +4,14 @@
 //!   Gang + Topology ──compile──▶ Spec (levels as depths, implied rules dropped) | Reason::Invalid
 //! ```
 
-use muster_model::{Gang, Mode, Reason, Role, topology::MAX_LEVELS};
+use muster_model::{Gang, Mode, Reason, Role, Segment, topology::MAX_LEVELS};
 use std::fmt;
 
-use crate::{cluster::Amounts, tree::Tree};
+use crate::{
+    cluster::Amounts,
+    rules::{self, RuleSpec},
+    tree::Tree,
+};
 
 /// One component of what makes a plan better, compared from left to right. `Units`: more is better; all others: less.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,14 +138,17 @@ pub struct Spec {
     pub within: usize,
     /// What is better.
     pub order: Vec<Objective>,
+    /// Required rules between roles and units.
+    pub rules: RuleSpec,
 }
 
-fn invalid(field: String, message: impl Into<String>, remedy: impl Into<String>) -> Reason {
+/// A field, what is wrong with it, and what to do.
+pub fn invalid(field: String, message: impl Into<String>, remedy: impl Into<String>) -> Reason {
     Reason::Invalid { field, message: message.into(), remedy: remedy.into() }
 }
 
 /// Depth of a level by name, or what is wrong with the name.
-fn depth(tree: &Tree, field: &str, level: &str) -> Result<usize, Reason> {
+pub fn depth(tree: &Tree, field: &str, level: &str) -> Result<usize, Reason> {
     tree.topology.level(level).map(|position| position + 1).ok_or_else(|| {
         invalid(
             field.to_owned(),
@@ -166,7 +173,7 @@ pub fn compile(tree: &Tree, gang: &Gang, order: Option<&[Objective]>) -> Result<
     if gang.roles.is_empty() {
         return Err(invalid("roles".into(), "a gang needs at least one role", "add a role"));
     }
-    let within = match &gang.within {
+    let mut within = match &gang.within {
         Some(within) => {
             let at = depth(tree, "within.level", &within.level)?;
             if within.mode == Mode::Required { at } else { 0 }
@@ -189,7 +196,11 @@ pub fn compile(tree: &Tree, gang: &Gang, order: Option<&[Objective]>) -> Result<
                 "list at least one accelerator class",
             ));
         }
-        roles.push(compile_role(tree, &format!("roles[{}]", role.name), role)?);
+        let path = format!("roles[{}]", role.name);
+        roles.push(match whole_units(tree, gang, role) {
+            None => compile_role(tree, &path, role)?,
+            Some(segments) => compile_role(tree, &path, &Role { segments, ..role.clone() })?,
+        });
     }
     let order = order.map_or_else(|| standard_order(tree, gang), <[Objective]>::to_vec);
     for objective in &order {
@@ -197,7 +208,37 @@ pub fn compile(tree: &Tree, gang: &Gang, order: Option<&[Objective]>) -> Result<
             depth(tree, "order", level)?;
         }
     }
-    Ok(Spec { roles, within, order })
+    let mut rules = RuleSpec::default();
+    if !gang.rules.is_empty() {
+        rules = rules::compile(tree, gang, &mut roles)?;
+        // What holds for all roles holds for the gang.
+        let whole = rules.near.iter().filter(|near| near.roles.len() == roles.len()).map(|near| near.depth);
+        within = whole.max().map_or(within, |depth| depth.max(within));
+    }
+    Ok(Spec { roles, within, order, rules })
+}
+
+/// Allowed numbers of units, ascending.
+pub fn counts(role: &Role) -> Vec<u32> {
+    let mut counts: Vec<u32> = if role.valid.is_empty() {
+        (role.min..=role.max).collect()
+    } else {
+        role.valid.iter().copied().filter(|n| (role.min..=role.max).contains(n)).collect()
+    };
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+/// A role's segments with those that its Required `spread` rules imply: each unit in one domain. `None` without such.
+fn whole_units(tree: &Tree, gang: &Gang, role: &Role) -> Option<Vec<Segment>> {
+    let spread = gang.rules.spread.iter().filter(|s| s.role == role.name && s.mode == Mode::Required);
+    let implied: Vec<Segment> = spread
+        // A level that does not exist is said of the rule itself.
+        .filter(|s| tree.topology.level(&s.level).is_some())
+        .map(|s| Segment { pods: role.pods_per_unit, level: s.level.clone(), mode: Mode::Required })
+        .collect();
+    (!implied.is_empty()).then(|| [role.segments.clone(), implied].concat())
 }
 
 fn compile_role(tree: &Tree, path: &str, role: &Role) -> Result<RoleSpec, Reason> {
@@ -218,13 +259,7 @@ fn compile_role(tree: &Tree, path: &str, role: &Role) -> Result<RoleSpec, Reason
             format!("ask for at most {} pods in a role", crate::MAX_PODS_PER_ROLE),
         ));
     }
-    let mut counts: Vec<u32> = if role.valid.is_empty() {
-        (role.min..=role.max).collect()
-    } else {
-        role.valid.iter().copied().filter(|n| (role.min..=role.max).contains(n)).collect()
-    };
-    counts.sort_unstable();
-    counts.dedup();
+    let counts = counts(role);
     if counts.is_empty() {
         return Err(invalid(
             format!("{path}.valid"),

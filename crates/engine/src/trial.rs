@@ -124,6 +124,30 @@ impl<'a> Trial<'a> {
         most.min(left as u64)
     }
 
+    /// Blocks of a role that each part still takes, by its `spread` rules as well.
+    fn floors(&self, role: usize, sizes: &[u64]) -> Vec<u64> {
+        let fits = |part: usize| self.fits(role, part);
+        let rules = self.spec.rules.spread.iter().enumerate().filter(|(_, spread)| spread.role == role);
+        let rules: Vec<_> = rules.collect();
+        if rules.is_empty() {
+            return self.forest.floors(sizes, fits);
+        }
+        let per_unit = u64::from(self.spec.roles[role].pods);
+        let mut inside: Vec<u64> = self.pods[role].iter().map(|pods| u64::from(*pods)).collect();
+        for (at, part) in self.forest.parts.iter().enumerate() {
+            inside[at] += part.children.iter().map(|child| inside[*child]).sum::<u64>();
+        }
+        self.forest.floors_within(sizes, fits, |at, blocks| {
+            let part = &self.forest.parts[at];
+            let here = rules.iter().filter(|(_, spread)| spread.depth == part.depth);
+            here.fold(blocks, |blocks, (rule, spread)| {
+                let room = self.problem.limits.room(*rule, **spread, (part.domain, part.slot));
+                let left = (u64::from(room) * per_unit).saturating_sub(inside[at]);
+                blocks.min(left / sizes[part.depth])
+            })
+        })
+    }
+
     /// Places up to `most` units of a role inside `top`. Returns how many.
     pub fn place(&mut self, role: usize, top: usize, most: u32) -> u32 {
         let spec = &self.spec.roles[role];
@@ -134,20 +158,20 @@ impl<'a> Trial<'a> {
         }
         // Units that cannot keep every Preferred block whole: as many whole blocks as there are, then loose pods.
         let loose = forest::block_sizes(spec, leaf, false);
-        let blocks = self.forest.floors(&loose, |part| self.fits(role, part));
+        let blocks = self.floors(role, &loose);
         let room = blocks[top] * loose[self.forest.parts[top].depth] / u64::from(spec.pods);
         let more = room.min(u64::from(most - strict)) as u32;
         let mut pods = u64::from(more) * u64::from(spec.pods);
         if let Some(whole) = first_preferred(spec) {
             pods -= self.fill_blocks(role, top, pods, u64::from(whole.pods));
         }
-        let blocks = self.forest.floors(&loose, |part| self.fits(role, part));
+        let blocks = self.floors(role, &loose);
         self.fill(role, top, pods / loose[self.forest.parts[top].depth], &loose, &blocks);
         strict + more
     }
 
     fn fill_units(&mut self, role: usize, top: usize, most: u32, sizes: &[u64]) -> u32 {
-        let blocks = self.forest.floors(sizes, |part| self.fits(role, part));
+        let blocks = self.floors(role, sizes);
         let per_unit = u64::from(self.spec.roles[role].pods) / sizes[self.forest.parts[top].depth];
         let units = (blocks[top] / per_unit).min(u64::from(most)) as u32;
         self.fill(role, top, u64::from(units) * per_unit, sizes, &blocks);
@@ -160,7 +184,7 @@ impl<'a> Trial<'a> {
         let leaf = self.problem.cluster.tree.leaf_depth();
         let sizes = forest::sizes_where(spec, leaf, |seg| u64::from(seg.pods) <= size);
         let closed = sizes[self.forest.parts[top].depth];
-        let blocks = self.forest.floors(&sizes, |part| self.fits(role, part));
+        let blocks = self.floors(role, &sizes);
         let count = blocks[top].min(pods / closed);
         self.fill(role, top, count, &sizes, &blocks);
         count * closed

@@ -98,6 +98,8 @@ fn kind(change: &Change) -> &'static str {
         Change::Class { .. } => "class",
         Change::Fewer { .. } => "fewer",
         Change::Widen { .. } => "widen",
+        Change::Raise { .. } => "raise",
+        Change::LeaveOut { .. } => "leave out",
         Change::Prefer { .. } => "prefer",
     }
 }

@@ -52,6 +52,7 @@ fn gang(units: u32) -> Gang {
             spares: 0,
         }],
         within: None,
+        rules: muster_model::Rules::default(),
         avoid: BTreeSet::new(),
         state: GangState::Waiting,
     }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Millis, NodeName, NodeSelectorTerm, ObjectKey, Plan, Preference, Requirement, Resources, Toleration, Uid,
-    UnitId,
+    Millis, NodeName, NodeSelectorTerm, ObjectKey, Plan, Preference, Requirement, Resources, Rules,
+    Toleration, Uid, UnitId,
 };
 
 /// Whether a placement rule binds or is only wished for.
@@ -159,6 +159,9 @@ pub struct Gang {
     /// A rule for the whole gang.
     #[serde(default)]
     pub within: Option<Within>,
+    /// Rules between roles and between units.
+    #[serde(default)]
+    pub rules: Rules,
     /// Nodes not to use for new pods (they refused pods of this gang lately).
     #[serde(default)]
     pub avoid: BTreeSet<NodeName>,

@@ -15,6 +15,7 @@ pub mod plan;
 pub mod quantity;
 pub mod reason;
 pub mod resources;
+pub mod rules;
 pub mod selector;
 pub mod topology;
 
@@ -24,6 +25,7 @@ pub use node::{Node, Taint, TaintEffect, Toleration, TolerationOperator};
 pub use plan::{Plan, PlannedUnit, UnitId};
 pub use reason::{DomainMiss, NodeRefusal, Reason};
 pub use resources::Resources;
+pub use rules::{Near, Ratio, Rules, Spread};
 pub use selector::{NodeSelectorTerm, Operator, PodTerm, Preference, Requirement};
 pub use topology::{DomainKey, Level, Topology};
 

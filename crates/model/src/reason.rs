@@ -118,6 +118,13 @@ pub enum Reason {
         /// How many nodes refuse for which reason.
         nodes: BTreeMap<NodeRefusal, u32>,
     },
+    /// It would be placed but for a rule between its roles or units (or for all of these together).
+    RuleUnmet {
+        /// Path of the rule, such as `rules.near[0]`; `rules` for all together.
+        field: String,
+        /// What it asks, for people.
+        rule: String,
+    },
     /// A search gave up within its budget. It does not mean that no placement exists.
     NotFound {
         /// States looked at.
@@ -150,6 +157,7 @@ impl Reason {
             Self::NoNodeFits { .. } => "NoNodeFits",
             Self::SegmentTooLarge { .. } => "SegmentTooLarge",
             Self::InsufficientCapacity { .. } => "InsufficientCapacity",
+            Self::RuleUnmet { .. } => "RuleUnmet",
             Self::NotFound { .. } => "NotFound",
             Self::PodRefused { .. } => "PodRefused",
             Self::QuotaExceeded { .. } => "QuotaExceeded",
@@ -174,6 +182,9 @@ impl Reason {
             ),
             Self::InsufficientCapacity { .. } => {
                 "it runs when capacity is freed; a smaller minimum would run sooner".into()
+            }
+            Self::RuleUnmet { field, .. } => {
+                format!("it runs when capacity is freed; with a wider {field} it would run sooner")
             }
             Self::NotFound { .. } => "free capacity or simplify the gang's rules".into(),
             Self::PodRefused { .. } => {
@@ -230,6 +241,9 @@ impl fmt::Display for Reason {
                     write!(f, "; nearest: {miss}")?;
                 }
                 if nodes.is_empty() { Ok(()) } else { write!(f, "; nodes: {}", tally(nodes)) }
+            }
+            Self::RuleUnmet { field, rule } => {
+                write!(f, "there is room, but none that keeps {field} ({rule})")
             }
             Self::NotFound { states } => write!(f, "no placement found in {states} states of the search"),
             Self::PodRefused { message } => write!(f, "the API server refused a pod: {message}"),

@@ -402,6 +402,13 @@ pub const CASES: &[Case] = &[
     ),
     case(
         GANG,
+        "spec.rules.ratios[0].min",
+        "min must not exceed max",
+        r#"{"spec":{"rules":{"ratios":[{"role":"worker","of":"leader","min":2,"max":1}]}}}"#,
+        r#"{"spec":{"rules":{"ratios":[{"role":"worker","of":"leader","min":1,"max":2}]}}}"#,
+    ),
+    case(
+        GANG,
         "spec.roles[0].segments",
         "the pods of each segment must divide podsPerUnit",
         r#"{"spec":{"roles":[{"name":"worker","podsPerUnit":6,"segments":[{"pods":4,"level":"Rack","mode":"Required"}],"units":{"min":1,"max":1},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,

@@ -3,12 +3,14 @@
 //! ```text
 //!   random ──clusters, gangs──▶ engine ──placement──▶ oracle (valid?)      optimal, sequences
 //!                          └──▶ exact ───best vector─▶ equal?              optimal
+//!   random ──rules between roles──▶ engine ──placement──▶ oracle, and every placement of tiny clusters   ruled
 //!   stored cases ──▶ exact ──▶ the optima that others computed             solver
 //! ```
 
 mod exact;
 mod optimal;
 mod random;
+mod ruled;
 mod sequences;
 mod solver;
 

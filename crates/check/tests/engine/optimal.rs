@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What other pods use of each node.
-fn uses(cluster: &Cluster) -> BTreeMap<String, Use> {
+pub fn uses(cluster: &Cluster) -> BTreeMap<String, Use> {
     let busy = cluster.nodes.iter().zip(&cluster.free).filter(|(_, free)| **free < 8);
     busy.map(|(node, free)| {
         let requests = Resources::of([(GPU, 8 - free), ("pods", 1)]);
@@ -19,7 +19,7 @@ fn uses(cluster: &Cluster) -> BTreeMap<String, Use> {
 }
 
 /// What the engine decides for one gang in a fresh cluster.
-fn decide(cluster: &Cluster, gang: &Gang) -> Result<Placement, Reason> {
+pub fn decide(cluster: &Cluster, gang: &Gang) -> Result<Placement, Reason> {
     let mut engine = Engine::new();
     engine.apply(Event::Topology(cluster.topology.clone()));
     for node in &cluster.nodes {
@@ -37,7 +37,7 @@ fn decide(cluster: &Cluster, gang: &Gang) -> Result<Placement, Reason> {
 }
 
 /// The order that the design gives: units, broken blocks by size, span, domains from the inside out.
-fn order(cluster: &Cluster, gang: &Gang) -> Vec<Term> {
+pub fn order(cluster: &Cluster, gang: &Gang) -> Vec<Term> {
     let mut broken: Vec<(u32, usize)> = Vec::new();
     for (role, spec) in gang.roles.iter().enumerate() {
         let preferred = spec.segments.iter().filter(|s| s.mode == Mode::Preferred && s.pods > 1);
@@ -90,7 +90,7 @@ fn question(cluster: &Cluster, gang: &Gang) -> Instance {
 }
 
 /// What a placement achieves in this order, counted from its nodes.
-fn achieved(cluster: &Cluster, gang: &Gang, placement: &Placement, order: &[Term]) -> Vec<i64> {
+pub fn achieved(cluster: &Cluster, gang: &Gang, placement: &Placement, order: &[Term]) -> Vec<i64> {
     let prefixes = |nodes: &[muster_model::NodeName], level: usize| {
         let paths = nodes.iter().map(|node| cluster.path(node.as_str())[..=level].to_vec());
         paths.collect::<BTreeSet<_>>().len()

@@ -164,6 +164,7 @@ pub fn gang(levels: usize, roles: usize, modes: Modes) -> impl Strategy<Value = 
                 level: topology(levels).levels[level].name.clone(),
                 mode: Mode::Required,
             }),
+            rules: muster_model::Rules::default(),
             avoid: BTreeSet::new(),
             state: GangState::Waiting,
         }

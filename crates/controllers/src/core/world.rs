@@ -232,6 +232,7 @@ impl World {
             classes,
             roles,
             within: spec.within.clone(),
+            rules: spec.rules.clone(),
             avoid: BTreeSet::new(),
             state: GangState::Inactive,
         })

@@ -104,6 +104,7 @@ pub fn gang(name: String, pods: u32, devices: u32, segments: Vec<Segment>) -> Ga
             spares: 0,
         }],
         within: None,
+        rules: muster_model::Rules::default(),
         avoid: BTreeSet::new(),
         state: GangState::Waiting,
     }

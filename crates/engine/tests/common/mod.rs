@@ -166,6 +166,7 @@ pub fn gang_of(name: &str, roles: Vec<Role>) -> Gang {
         classes: Vec::new(),
         roles,
         within: None,
+        rules: muster_model::Rules::default(),
         avoid: BTreeSet::new(),
         state: GangState::Waiting,
     }

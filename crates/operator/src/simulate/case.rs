@@ -183,6 +183,7 @@ impl Case {
                 .within
                 .as_ref()
                 .map(|within| Within { level: self.level(&within.level), mode: within.mode }),
+            rules: muster_model::Rules::default(),
             avoid: BTreeSet::new(),
             state: GangState::Waiting,
         };
