@@ -98,7 +98,9 @@ fn crowded(
                 domains: paths(&domains),
             });
         }
-        domains.into_iter().for_each(|domain| *held.entry(domain).or_default() += 1);
+        for domain in domains {
+            *held.entry(domain).or_default() += 1;
+        }
     }
     let over = held.into_iter().filter(|(_, units)| *units > rule.units);
     found.extend(over.map(|(domain, units)| Violation::TooManyTogether {

@@ -59,7 +59,8 @@ fn lose_unit_0_to_another_gang(s: &mut Snapshot) {
 /// So many workers for each decode unit; there are two workers and one decode unit, without pods yet.
 fn add_ratio(s: &mut Snapshot, decode: u32) {
     let gang = &mut s.gangs[0];
-    let role = muster_model::Role { name: "decode".into(), devices: 0, pods_per_unit: 1, ..gang.roles[0].clone() };
+    let role =
+        muster_model::Role { name: "decode".into(), devices: 0, pods_per_unit: 1, ..gang.roles[0].clone() };
     gang.roles.push(muster_model::Role { segments: Vec::new(), ..role });
     gang.rules.ratios =
         vec![Ratio { role: "worker".into(), of: "decode".into(), per: decode, min: 2, max: 2 }];
@@ -408,16 +409,8 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
             s.pods.clear();
         },
     ),
-    (
-        "RatioBroken",
-        |s| add_ratio(s, 2),
-        |s| add_ratio(s, 1),
-    ),
-    (
-        "RolesApart",
-        |s| add_near(s, "Rack"),
-        |s| add_near(s, "Block"),
-    ),
+    ("RatioBroken", |s| add_ratio(s, 2), |s| add_ratio(s, 1)),
+    ("RolesApart", |s| add_near(s, "Rack"), |s| add_near(s, "Block")),
     (
         "RolesApart", // a spare may become a rank
         |s| {
@@ -433,21 +426,9 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
             add_near(s, "Rack");
         },
     ),
-    (
-        "TooManyTogether",
-        |s| add_spread(s, "Block", 1),
-        |s| add_spread(s, "Rack", 1),
-    ),
-    (
-        "UnitSplit",
-        |s| add_spread(s, "Node", 2),
-        |s| add_spread(s, "Block", 2),
-    ),
-    (
-        "RuleInvalid",
-        |s| add_spread(s, "Row", 2),
-        |s| add_spread(s, "Rack", 2),
-    ),
+    ("TooManyTogether", |s| add_spread(s, "Block", 1), |s| add_spread(s, "Rack", 1)),
+    ("UnitSplit", |s| add_spread(s, "Node", 2), |s| add_spread(s, "Block", 2)),
+    ("RuleInvalid", |s| add_spread(s, "Row", 2), |s| add_spread(s, "Rack", 2)),
     (
         "GangBroken", // a spare may become a rank
         |s| {

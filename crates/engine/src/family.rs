@@ -251,7 +251,8 @@ impl<'a> Search<'a> {
         {
             // They lie together already; whether in the right domain was seen for the top, and is seen here.
             let at = roles.first().map(|role| &parts[inside[*role]]);
-            if at.is_none_or(|at| at.depth > near.depth || confined.is_none_or(|c| c == (at.domain, at.slot))) {
+            if at.is_none_or(|at| at.depth > near.depth || confined.is_none_or(|c| c == (at.domain, at.slot)))
+            {
                 self.choose(rule + 1, inside, units, choices);
             }
             return;
@@ -278,7 +279,9 @@ impl<'a> Search<'a> {
                 return;
             }
             let mut inside = inside.clone();
-            roles.iter().for_each(|role| inside[*role] = part);
+            for role in &roles {
+                inside[*role] = part;
+            }
             self.choose(rule + 1, inside, units, choices);
         }
     }

@@ -71,6 +71,7 @@ pub const MAX_PODS_PER_ROLE: u64 = 200_000;
 
 /// What changed. Events are idempotent: the same event twice is the same as once.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "an event is moved once, into the engine")]
 pub enum Event {
     /// The levels of the tree.
     Topology(Topology),

@@ -173,7 +173,11 @@ fn keep_wishes(cluster: &mut Cluster, request: &Request<'_>, found: Found) -> Fo
     }
     let (class, units) = (found.class, units(&gang, &found));
     let mut wishes = Wishes { cluster, request, gang, class, best: found, units };
-    near.into_iter().for_each(|near| wishes.near(near));
-    spread.into_iter().for_each(|spread| wishes.spread(spread));
+    for near in near {
+        wishes.near(near);
+    }
+    for spread in spread {
+        wishes.spread(spread);
+    }
     wishes.best
 }

@@ -116,7 +116,9 @@ impl RuleSpec {
                         places.push(place);
                     }
                 }
-                places.into_iter().for_each(|place| *taken.entry(place).or_default() += 1);
+                for place in places {
+                    *taken.entry(place).or_default() += 1;
+                }
             }
             limits.taken.push(taken);
         }

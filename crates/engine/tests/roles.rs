@@ -20,7 +20,9 @@ fn node(name: &str) -> Node {
 
 fn engine(names: &[&str]) -> Engine {
     let mut engine = Engine::new();
-    names.iter().for_each(|name| engine.apply(Event::Node(node(name))));
+    for name in names {
+        engine.apply(Event::Node(node(name)));
+    }
     engine
 }
 
@@ -138,7 +140,11 @@ fn a_preferred_rule_falls_back_outwards_and_never_costs_a_unit() {
     let names = ["a0", "a1", "b0", "b1", "c0", "c1", "c2"];
     let asked = |units| pair((units, units), (0, 1), near(&["prefill"], "Rack", Mode::Preferred));
     assert_eq!(racks(&nodes_of(&placed(&names, &asked(3)), "prefill")), BTreeSet::from(["c"]));
-    assert_eq!(racks(&nodes_of(&placed(&names, &asked(4)), "prefill")), BTreeSet::from(["a", "b"]), "one block");
+    assert_eq!(
+        racks(&nodes_of(&placed(&names, &asked(4)), "prefill")),
+        BTreeSet::from(["a", "b"]),
+        "one block"
+    );
     assert_eq!(placed(&names, &asked(6)).units.len(), 7, "anywhere");
     let apart = |units| pair((1, 1), (units, units), spread("Rack", 1, Mode::Preferred));
     let held = |units| {

@@ -157,7 +157,9 @@ fn wishes(cluster: &Cluster, gang: &Gang, placement: &Placement) -> Vec<i64> {
             if domains.len() > 1 {
                 return i64::MAX;
             }
-            domains.into_iter().for_each(|domain| *held.entry(domain).or_default() += 1);
+            for domain in domains {
+                *held.entry(domain).or_default() += 1;
+            }
         }
         (held.into_values().max().unwrap_or(0) - i64::from(rule.units)).max(0)
     });

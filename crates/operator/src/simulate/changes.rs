@@ -113,6 +113,15 @@ fn advice(change: &Change, gang: &Gang, fields: &Fields) -> Advice {
                 json!({ "kind": "Widen", "field": field, "from": from, "to": to }),
             )
         }
+        // Rules between roles and units stand in Gangs only, under these names.
+        Change::Raise { field, from, to } => (
+            format!("allow more units in a domain: set spec.{field} to {to} instead of {from}"),
+            json!({ "kind": "Raise", "field": format!("spec.{field}"), "from": from, "to": to }),
+        ),
+        Change::LeaveOut { field } => (
+            format!("leave out a rule: take away spec.{field}"),
+            json!({ "kind": "LeaveOut", "field": format!("spec.{field}") }),
+        ),
         Change::Prefer { field } => {
             let field = fields.rule(gang, field);
             (
