@@ -72,12 +72,16 @@ impl Core {
     /// Deletes the pods that are unwanted, and lets go of those that leave.
     pub(super) fn sweep(&mut self, key: &ObjectKey, unwanted: impl Fn(&GangRt, &PodFacts) -> bool) {
         let Some(rt) = self.gangs.get_mut(key) else { return };
-        if !std::mem::take(&mut rt.sweep) {
-            return;
-        }
+        let (all, suspects) = (std::mem::take(&mut rt.sweep), std::mem::take(&mut rt.suspects));
         let Some(rt) = self.gangs.get(key) else { return };
-        let mut effects = Vec::new();
-        for pod in self.cluster.pods_of(&rt.uid()) {
+        let (uid, mut effects) = (rt.uid(), Vec::new());
+        let pods: Vec<&PodFacts> = if all {
+            self.cluster.pods_of(&uid).collect()
+        } else {
+            let known = suspects.iter().filter_map(|suspect| self.cluster.pod(suspect));
+            known.filter(|pod| pod.gang.as_ref() == Some(&uid)).collect()
+        };
+        for pod in pods {
             let force = self.nobody_at(pod) && pod.leaving;
             let asked = rt.deleting.get(&pod.uid);
             let ask = if pod.leaving { force && asked != Some(&true) } else { asked.is_none() };

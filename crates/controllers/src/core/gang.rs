@@ -142,8 +142,10 @@ pub struct GangRt {
     pub failures: u32,
     /// What is the same for the pods of a role, for the plan in force.
     pub roles: BTreeMap<String, Arc<RolePlan>>,
-    /// A pod may have to be deleted or let go.
+    /// Any of its pods may have to be deleted or let go.
     pub sweep: bool,
+    /// These pods may: of two thousand that leave, each event concerns one.
+    pub suspects: BTreeSet<Uid>,
     /// When the start limit was looked at last.
     pub looked: Millis,
     /// What progress was computed from last.
@@ -198,6 +200,7 @@ impl GangRt {
             failures: 0,
             roles: BTreeMap::new(),
             sweep: true,
+            suspects: BTreeSet::new(),
             looked: 0,
             seen_progress: None,
             needed: BTreeMap::new(),
@@ -292,7 +295,9 @@ impl GangRt {
         let progressed = std::mem::replace(&mut self.checkpoint_step, step) != step;
         let after = self.slots.tally();
         let unwanted = !planned || pod.leaving || self.plan.is_none() || self.leaving() || self.is_final();
-        self.sweep |= unwanted;
+        if unwanted {
+            self.suspects.insert(pod.uid.clone());
+        }
         let begins = before != after
             && (after.running, after.done, after.lost) == (before.running, before.done, before.lost)
             && after.missing + after.asked > 0;

@@ -6,7 +6,6 @@ use muster_model::{Gang, Millis, ObjectKey, Plan, Reason};
 
 use super::gang::{GangRt, Writing};
 use super::recover::{self, Verdict};
-use super::slots::SlotState;
 use super::status::{Change, RETELL};
 use super::{Core, Wake};
 use crate::effect::Effect;
@@ -213,7 +212,7 @@ impl Core {
         self.sweep(key, |_, _| true);
         let Some(rt) = self.gangs.get_mut(key) else { return };
         let uid = rt.uid();
-        let awaited = rt.slots.iter().any(|planned| planned.state == SlotState::Asked);
+        let awaited = rt.slots.tally().asked > 0;
         if awaited || rt.released || !rt.guarded() || self.cluster.pods_of(&uid).next().is_some() {
             return;
         }
