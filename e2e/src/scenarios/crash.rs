@@ -163,7 +163,10 @@ pub async fn delete(world: &World, name: &str) -> Result<()> {
     world
         .eventually(&format!("nothing is left of {name}"), 3 * MINUTE, || async {
             let gang = world.api::<muster_api::Gang>().get_opt(name).await?.is_some();
-            let pods = world.api::<Pod>().list(&kube::api::ListParams::default()).await?.items.len();
+            // Counted by the server: whole lists of thousands, again and again, would be most of its work.
+            let one = kube::api::ListParams::default().limit(1);
+            let page = world.api::<Pod>().list_metadata(&one).await?;
+            let pods = page.items.len() + page.metadata.remaining_item_count.unwrap_or(0) as usize;
             Ok(if !gang && pods == 0 { Ok(()) } else { Err(format!("gang: {gang}, {pods} pods")) })
         })
         .await
