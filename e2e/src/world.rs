@@ -407,6 +407,19 @@ pub async fn client(kubeconfig: &std::path::Path) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
+/// How many objects there are, by the server's own count: whole lists of thousands, again and again, would be most of its
+/// work.
+///
+/// # Errors
+/// When the server does not answer.
+pub async fn count<K>(api: &Api<K>) -> Result<usize>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let page = api.list_metadata(&ListParams::default().limit(1)).await?;
+    Ok(page.items.len() + page.metadata.remaining_item_count.unwrap_or(0) as usize)
+}
+
 /// Installs what the chart installs, without the Deployment.
 async fn install(admin: &Client) -> Result<()> {
     muster_playground::install::install(admin).await.map_err(Into::into)

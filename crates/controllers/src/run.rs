@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use muster_api::{labels, plan_codec::CHUNK_KEY};
+use muster_api::labels;
 use muster_model::Millis;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::core::{Config, Core, Counters, Event, Ticket};
+use crate::core::{Config, Core, Counters, Event, Ticket, plan_part};
 use crate::effect::Outcome;
 use crate::leader::{Elector, LeaseConfig, Term};
 use crate::watch::{Change, changes};
@@ -206,11 +206,7 @@ impl Operator {
         loop {
             let error = match tokio::time::timeout(patience, maps.list(&params)).await {
                 Ok(Ok(list)) => {
-                    return list
-                        .items
-                        .into_iter()
-                        .filter_map(|map| Some((map.metadata.name?, map.data?.remove(CHUNK_KEY)?)))
-                        .collect();
+                    return list.items.into_iter().filter_map(plan_part).collect();
                 }
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no answer within {patience:?}"),

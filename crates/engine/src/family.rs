@@ -177,18 +177,11 @@ impl<'a> Search<'a> {
         let mut next = 0;
         while let Some((role, units)) = chosen.get(next).copied() {
             next += 1;
-            for rule in &self.problem.on.spec.rules.ratios {
-                let (other, counted) = match (rule.role == role, rule.of == role) {
-                    (true, _) => (rule.of, false),
-                    (_, true) => (rule.role, true),
-                    _ => continue,
-                };
+            for (other, rule) in rules::tied(&self.problem.on.spec.rules.ratios, role, None) {
                 if chosen.iter().any(|(known, _)| *known == other) {
                     continue;
                 }
-                let holds = |count: &&u32| {
-                    if counted { rule.ratio.holds(**count, units) } else { rule.ratio.holds(units, **count) }
-                };
+                let holds = |count: &&u32| rules::goes(rule, role, units, **count);
                 let mut fitting = roles[other].counts.iter().filter(holds);
                 // Some count goes with it: `agree` left no others.
                 let count = if most { fitting.next_back() } else { fitting.next() };

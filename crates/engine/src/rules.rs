@@ -336,7 +336,7 @@ pub fn most_units(gang: &Gang, limits: &[u32]) -> Option<Vec<u32>> {
 }
 
 /// Roles tied to one, but for `from`, with their ratio.
-fn tied<'a>(
+pub fn tied<'a>(
     ratios: &'a [RatioSpec],
     role: usize,
     from: Option<usize>,
@@ -348,7 +348,8 @@ fn tied<'a>(
     ratios.iter().filter_map(other)
 }
 
-fn goes(rule: &RatioSpec, role: usize, count: u32, other: u32) -> bool {
+/// Whether a count of one of the ratio's roles goes with one of the other.
+pub fn goes(rule: &RatioSpec, role: usize, count: u32, other: u32) -> bool {
     if rule.role == role { rule.ratio.holds(count, other) } else { rule.ratio.holds(other, count) }
 }
 

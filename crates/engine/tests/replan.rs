@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{gang_of, node_at, role_of};
+use common::{engine_of, gang_of, node_at, role_of};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
     Gang, GangState, Mode, Node, Plan, Reason, Resources, Role, Segment, UnitId, Within,
@@ -18,11 +18,7 @@ fn node(name: &str) -> Node {
 
 /// Racks a, b, … with nodes of one core each.
 fn engine(names: &[&str]) -> Engine {
-    let mut engine = Engine::new();
-    for name in names {
-        engine.apply(Event::Node(node(name)));
-    }
-    engine
+    engine_of(names.iter().map(|name| node(name)))
 }
 
 fn role(pods: u32, min: u32, max: u32) -> Role {

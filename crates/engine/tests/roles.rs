@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{gang_of, node_at, role_of};
+use common::{engine_of, gang_of, node_at, role_of};
 use muster_engine::{Change, Decision, Engine, Event, How, solve_within};
 use muster_model::{
     Gang, GangState, Mode, Near, Node, Plan, Ratio, Reason, Resources, Role, Rules, Spread, Topology, UnitId,
@@ -19,11 +19,7 @@ fn node(name: &str) -> Node {
 }
 
 fn engine(names: &[&str]) -> Engine {
-    let mut engine = Engine::new();
-    for name in names {
-        engine.apply(Event::Node(node(name)));
-    }
-    engine
+    engine_of(names.iter().map(|name| node(name)))
 }
 
 fn role(name: &str, min: u32, max: u32) -> Role {

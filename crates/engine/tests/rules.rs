@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{class_of, gang_of, node_at, role_of};
+use common::{class_of, engine_of as engine, gang_of, node_at, role_of};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
     Gang, GangState, Mode, Node, NodeSelectorTerm, Operator, Plan, Reason, Requirement, Resources, Role,
@@ -27,14 +27,6 @@ fn pool() -> Vec<Node> {
         .iter()
         .flat_map(|(n, block, rack)| (0..2).map(move |i| gpu_node(&format!("{n}{i}"), block, rack, "h100")))
         .collect()
-}
-
-fn engine(nodes: Vec<Node>) -> Engine {
-    let mut engine = Engine::new();
-    for node in nodes {
-        engine.apply(Event::Node(node));
-    }
-    engine
 }
 
 /// A role of whole nodes.
@@ -381,7 +373,7 @@ fn the_node_is_the_nvlink_domain_where_nothing_says_otherwise() {
         node.labels.insert("nvidia.com/gpu.clique".into(), "uuid.1".into());
         node
     });
-    assert!(decide(&mut engine(cliqued.collect()), &gang("g", role)).is_ok());
+    assert!(decide(&mut engine(cliqued), &gang("g", role)).is_ok());
 }
 
 #[test]

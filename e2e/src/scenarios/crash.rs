@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::basics::{live, ranks_are_a_permutation};
 use crate::hook::{Gate, Hook, Tripwire, When};
 use crate::jobs::{EXIT_CODE, RUN_FOR, job};
+use crate::world::count;
 use crate::{World, oracle};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -163,10 +164,7 @@ pub async fn delete(world: &World, name: &str) -> Result<()> {
     world
         .eventually(&format!("nothing is left of {name}"), 3 * MINUTE, || async {
             let gang = world.api::<muster_api::Gang>().get_opt(name).await?.is_some();
-            // Counted by the server: whole lists of thousands, again and again, would be most of its work.
-            let one = kube::api::ListParams::default().limit(1);
-            let page = world.api::<Pod>().list_metadata(&one).await?;
-            let pods = page.items.len() + page.metadata.remaining_item_count.unwrap_or(0) as usize;
+            let pods = count(&world.api::<Pod>()).await?;
             Ok(if !gang && pods == 0 { Ok(()) } else { Err(format!("gang: {gang}, {pods} pods")) })
         })
         .await

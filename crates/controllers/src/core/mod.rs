@@ -29,7 +29,7 @@ mod world;
 
 pub use config::{Config, Counters};
 pub use outbox::{Limits, Ticket};
-pub use read::read_gang;
+pub use read::{plan_part, read_gang};
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::scheduling::v1::PriorityClass;

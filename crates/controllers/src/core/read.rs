@@ -4,12 +4,18 @@
 //!   Gang object + World + parts of its plan ──read_gang──▶ model::Gang: holding its plan, or waiting
 //! ```
 
-use muster_api::Gang as Object;
+use k8s_openapi::api::core::v1::ConfigMap;
+use muster_api::{Gang as Object, plan_codec::CHUNK_KEY};
 use muster_model::{Gang, Reason};
 use std::collections::BTreeMap;
 
 use super::World;
 use super::gang::{GangRt, Wanted};
+
+/// Name and text of a part of a large plan; `None` if the ConfigMap is none.
+pub fn plan_part(map: ConfigMap) -> Option<(String, String)> {
+    Some((map.metadata.name?, map.data?.remove(CHUNK_KEY)?))
+}
 
 /// What the engine is told of a gang by an operator that has just begun; `None` of one that holds nothing and asks for
 /// nothing (it ended, leaves, or is suspended). `chunks` are the parts of large plans, by ConfigMap name.

@@ -1,13 +1,22 @@
 //! Cases in the format of the case collection, and a judge that knows the rules and nothing of the engine.
 #![allow(dead_code, reason = "each test binary uses its part of this module")]
 
-use muster_engine::Objective;
+use muster_engine::{Engine, Event, Objective};
 use muster_model::{
     AcceleratorClass, Gang, GangState, Level, Mode, Node, NodeName, ObjectKey, PodTraits, Resources, Role,
     Segment, Topology, Uid, Within, plan::Placement,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// An engine that knows these nodes.
+pub fn engine_of(nodes: impl IntoIterator<Item = Node>) -> Engine {
+    let mut engine = Engine::new();
+    for node in nodes {
+        engine.apply(Event::Node(node));
+    }
+    engine
+}
 
 /// A case brought into the engine's terms.
 pub struct Case {

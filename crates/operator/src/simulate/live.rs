@@ -7,15 +7,16 @@
 
 use anyhow::bail;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Node, Pod, ResourceQuota},
+    core::v1::{ConfigMap, ResourceQuota},
     scheduling::v1::PriorityClass,
 };
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
-use muster_api::{
-    AcceleratorClass, Gang as Object, Queue, Topology, labels, plan_codec::CHUNK_KEY, topology::TOPOLOGY_NAME,
+use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, labels, topology::TOPOLOGY_NAME};
+use muster_cluster::{
+    PodFacts, convert,
+    seen::{SeenNode, SeenPod},
 };
-use muster_cluster::{PodFacts, convert};
-use muster_controllers::core::read_gang;
+use muster_controllers::core::{plan_part, read_gang};
 use muster_model::{Gang, GangState, ObjectKey};
 use serde::de::DeserializeOwned;
 use std::{
@@ -45,9 +46,10 @@ pub async fn read(client: &Client) -> anyhow::Result<Ground> {
     world(client, &mut ground).await?;
     nodes(client, &mut ground).await?;
     gangs(client, &mut ground).await?;
-    let pods = all(&Api::<Pod>::all(client.clone()), ListParams::default(), |pod| PodFacts::of(&pod)).await;
+    let api = Api::<SeenPod>::all(client.clone());
+    let pods = all(&api, ListParams::default(), |pod| PodFacts::of(&pod.0)).await;
     let mut warnings = Vec::new();
-    for (facts, of_pod) in pods.map_err(refused::<Pod>)? {
+    for (facts, of_pod) in pods.map_err(refused::<SeenPod>)? {
         warnings.extend(of_pod);
         ground.cluster.set_pod(facts);
     }
@@ -96,10 +98,10 @@ async fn world(client: &Client, ground: &mut Ground) -> anyhow::Result<()> {
 }
 
 async fn nodes(client: &Client, ground: &mut Ground) -> anyhow::Result<()> {
-    let api = Api::<Node>::all(client.clone());
-    let nodes = all(&api, ListParams::default(), |node| convert::node(&node)).await;
+    let api = Api::<SeenNode>::all(client.clone());
+    let nodes = all(&api, ListParams::default(), |node| convert::node(&node.0)).await;
     let mut warnings = Vec::new();
-    for (node, of_node) in nodes.map_err(refused::<Node>)? {
+    for (node, of_node) in nodes.map_err(refused::<SeenNode>)? {
         warnings.extend(of_node);
         ground.cluster.set_node(node);
     }
@@ -154,7 +156,7 @@ async fn chunks(client: &Client, gangs: &[Object]) -> anyhow::Result<BTreeMap<St
     for namespace in namespaces {
         let api = Api::<ConfigMap>::namespaced(client.clone(), &namespace);
         let params = ListParams::default().labels(labels::PLAN_CHUNK);
-        let maps = all(&api, params, |map| Some((map.metadata.name?, map.data?.remove(CHUNK_KEY)?))).await;
+        let maps = all(&api, params, plan_part).await;
         chunks.extend(maps.map_err(refused::<ConfigMap>)?.into_iter().flatten());
     }
     Ok(chunks)

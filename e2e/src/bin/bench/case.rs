@@ -225,17 +225,9 @@ pub async fn run(bench: &Bench, case: &Case, c: Calibration) -> Result<Row> {
 /// Fails when a node got more pods than it has accelerators: what is fast and wrong has no figure.
 async fn fits(pods: &Api<Pod>) -> Result<()> {
     let mut on: BTreeMap<String, u32> = BTreeMap::new();
-    let mut page = ListParams::default().limit(500);
-    loop {
-        let list = pods.list(&page).await?;
-        for pod in list.items {
-            let node = pod.spec.and_then(|spec| spec.node_name).context("a pod without a node")?;
-            *on.entry(node).or_default() += 1;
-        }
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => break,
-        }
+    for pod in pods.list(&ListParams::default()).await?.items {
+        let node = pod.spec.and_then(|spec| spec.node_name).context("a pod without a node")?;
+        *on.entry(node).or_default() += 1;
     }
     match on.iter().find(|(_, count)| **count > crate::GPUS) {
         Some((node, count)) => bail!("{count} pods on {node}, which has {} accelerators", crate::GPUS),
@@ -250,8 +242,7 @@ where
 {
     let end = Instant::now() + PATIENCE;
     loop {
-        let page = api.list(&ListParams::default().limit(1)).await?;
-        let now = page.items.len() + page.metadata.remaining_item_count.unwrap_or(0) as usize;
+        let now = muster_e2e::world::count(api).await?;
         if now == count {
             return Ok(());
         }
