@@ -189,7 +189,7 @@ fn freed_on(
         }
     }
     let domains = explain::name(&problem_of(cluster, gang, on), depth, size, &near);
-    let request = gang.roles[index].pod_requests(on.class.map(|class| &gang.classes[class]));
+    let request = on.spec.roles[index].request.clone();
     let enough = cluster.quietly(|cluster| {
         cluster.lend(&lent, &request, -1);
         let enough = runs(cluster, gang);

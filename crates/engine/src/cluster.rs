@@ -42,7 +42,7 @@ impl Columns {
     }
 }
 
-/// A node as the engine keeps it.
+/// A node as the engine keeps it: one line of the cache for what it has, one for what is used, one for the rest.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// Name.
@@ -52,7 +52,7 @@ pub struct NodeState {
     /// Its leaf domain, if its facts are known.
     pub leaf: Option<DomainId>,
     /// Terms of pods' anti-affinity that are in force on it, of those that some shape names.
-    pub repelled: Vec<TermId>,
+    pub repelled: Box<[TermId]>,
     /// Allocatable, by column.
     allocatable: Columns,
     /// Used, by column.
@@ -88,6 +88,8 @@ pub struct Cluster {
     /// The topology tree.
     pub tree: Tree,
     columns: BTreeMap<String, usize>,
+    /// Names by column.
+    names: Vec<String>,
     /// Columns of which every node has some without listing it: the host ports that gangs ask for.
     implied: Vec<(usize, i64)>,
     pub(crate) nodes: Vec<Option<NodeState>>,
@@ -128,6 +130,7 @@ impl Cluster {
         }
         let column = self.columns.len();
         self.columns.insert(name.to_owned(), column);
+        self.names.push(name.to_owned());
         if let Some(amount) = Resources::implied(name) {
             self.imply(name, column, amount);
         }
@@ -157,6 +160,11 @@ impl Cluster {
         resources.0.iter().map(|(name, amount)| (self.column(name), *amount)).collect()
     }
 
+    /// The same by name.
+    pub fn resources(&self, amounts: &Amounts) -> Resources {
+        Resources(amounts.iter().map(|(column, amount)| (self.names[*column].clone(), *amount)).collect())
+    }
+
     /// Amounts by column of what is in no plan. Host ports that no gang asks for are left out: there may be many.
     fn foreign_amounts(&mut self, resources: &Resources) -> Amounts {
         let column = |(name, amount): (&String, &i64)| {
@@ -175,7 +183,7 @@ impl Cluster {
             name: name.clone(),
             facts: None,
             leaf: None,
-            repelled: Vec::new(),
+            repelled: Box::default(),
             allocatable: Columns::default(),
             used: Columns::default(),
             users: 0,
@@ -286,7 +294,7 @@ impl Cluster {
             self.tree.remove(slot, leaf);
         }
         node.allocatable = Columns::default();
-        node.repelled.clear();
+        node.repelled = Box::default();
         self.repulsion.nodes_changed();
         let old = node.facts.take();
         self.soft_taints -= old.as_deref().map_or(0, |old| usize::from(is_soft(old)));
@@ -299,12 +307,7 @@ impl Cluster {
     }
 
     /// Adds (`sign` 1) or takes away (−1) use of nodes, the same on each.
-    pub fn charge(&mut self, slots: &[Slot], requests: &Resources, sign: i64) {
-        let amounts = self.amounts(requests);
-        self.charge_amounts(slots, &amounts, sign);
-    }
-
-    fn charge_amounts(&mut self, slots: &[Slot], amounts: &Amounts, sign: i64) {
+    pub fn charge(&mut self, slots: &[Slot], amounts: &Amounts, sign: i64) {
         // Several pods of one node stand together.
         for pods in slots.chunk_by(|slot, next| slot == next) {
             let (slot, count) = (pods[0], pods.len());
@@ -323,11 +326,10 @@ impl Cluster {
     }
 
     /// Takes away (`sign` −1) some use for a trial, or puts it back (1).
-    pub fn lend(&mut self, slots: &[Slot], requests: &Resources, sign: i64) {
-        let amounts = self.amounts(requests);
+    pub fn lend(&mut self, slots: &[Slot], amounts: &Amounts, sign: i64) {
         for slot in slots {
             let Some(node) = self.nodes[*slot].as_mut() else { continue };
-            for (column, amount) in &amounts {
+            for (column, amount) in amounts {
                 let used = cell(&mut node.used, *column);
                 *used = used.saturating_add(amount.saturating_mul(sign));
             }
@@ -343,7 +345,7 @@ impl Cluster {
         }
         // The new use first: the node's slot is not forgotten in between.
         let amounts = self.foreign_amounts(&requests);
-        self.charge_amounts(&[slot], &amounts, 1);
+        self.charge(&[slot], &amounts, 1);
         self.end_use(&id);
         self.uses.insert(id, (slot, requests));
     }
@@ -352,7 +354,7 @@ impl Cluster {
     pub fn end_use(&mut self, id: &str) {
         if let Some((slot, requests)) = self.uses.remove(id) {
             let amounts = self.foreign_amounts(&requests);
-            self.charge_amounts(&[slot], &amounts, -1);
+            self.charge(&[slot], &amounts, -1);
         }
     }
 
@@ -387,13 +389,13 @@ impl Cluster {
                 facts.labels.get(*key).is_some_and(|label| label == value)
             };
             let repelled: Vec<TermId> = domains.iter().filter(holds).map(|(id, ..)| *id).collect();
-            if repelled != node.repelled {
+            if *repelled != *node.repelled {
                 changed.push((slot, repelled));
             }
         }
         for (slot, repelled) in changed {
             if let Some(node) = self.nodes[slot].as_mut() {
-                node.repelled = repelled;
+                node.repelled = repelled.into();
                 self.index.admit(&self.tree, slot, node);
             }
         }

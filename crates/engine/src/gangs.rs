@@ -8,13 +8,15 @@ use muster_model::{Gang, GangState, Millis, ObjectKey, Reason, plan::Placement};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
 
 use crate::{
     Decision, How,
+    alike::Alike,
     cluster::Cluster,
     place::{self, Request},
-    problem::{self, Prepared},
+    problem::Prepared,
     replan::{self, Holdings},
 };
 
@@ -26,7 +28,7 @@ struct Record {
     gang: Gang,
     held: Holdings,
     /// Its shapes, while they are valid.
-    prepared: Option<Prepared>,
+    prepared: Option<Arc<Prepared>>,
     /// What the index had counted when it was last refused.
     refused_at: Option<Seen>,
 }
@@ -58,6 +60,7 @@ impl Record {
 pub struct Gangs {
     records: BTreeMap<ObjectKey, Record>,
     waiting: BTreeSet<Rank>,
+    alike: Alike,
     /// Nodes came, went or moved: what gangs keep may lie elsewhere in the tree, though no room was made.
     moved: bool,
 }
@@ -139,7 +142,7 @@ impl Gangs {
         for rank in ranks {
             let Some(record) = self.records.get_mut(&rank.2) else { continue };
             let (key, uid) = (record.gang.key.clone(), record.gang.uid.clone());
-            match answer(cluster, record) {
+            match answer(cluster, &mut self.alike, record) {
                 Ok((placement, held, how)) => {
                     replan::charge(cluster, &held, 1);
                     replan::charge(cluster, &record.held, -1);
@@ -157,11 +160,15 @@ impl Gangs {
     }
 }
 
-fn answer(cluster: &mut Cluster, record: &mut Record) -> Result<(Placement, Holdings, How), Reason> {
+fn answer(
+    cluster: &mut Cluster,
+    alike: &mut Alike,
+    record: &mut Record,
+) -> Result<(Placement, Holdings, How), Reason> {
     let gang = &record.gang;
     if record.prepared.as_ref().is_none_or(|p| p.generation != cluster.index.generation) {
         record.prepared = None;
-        record.prepared = Some(problem::prepare(cluster, gang, None)?);
+        record.prepared = Some(alike.prepare(cluster, gang)?);
     }
     if let GangState::Replan { plan, lost } = &gang.state {
         let (placement, how) = replan::replan(cluster, gang, plan, lost)?;
@@ -171,5 +178,5 @@ fn answer(cluster: &mut Cluster, record: &mut Record) -> Result<(Placement, Hold
     let Some(prepared) = record.prepared.as_ref() else { return Err(Reason::NotFound { states: 0 }) };
     let found = place::place_prepared(cluster, &Request::fresh(gang), prepared)?;
     let placement = found.placement(cluster, gang);
-    Ok((placement, replan::held_by_found(gang, &found), How::Fresh))
+    Ok((placement, replan::held_by_found(gang, prepared, &found), How::Fresh))
 }

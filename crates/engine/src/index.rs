@@ -25,6 +25,8 @@ use crate::{
 
 /// Shapes kept at once. Real clusters have a few; beyond this all are dropped and built anew as needed.
 const MOST_SHAPES: usize = 64;
+/// Places in a row of cells at first.
+const FEW_SHAPES: usize = 4;
 /// Chains kept at once.
 const MOST_CHAINS: usize = 256;
 /// Changes noted before everything is dropped rather than caught up with.
@@ -39,8 +41,8 @@ pub type ChainId = usize;
 pub struct ShapeKey {
     /// What one pod asks.
     pub request: Amounts,
-    /// Class of its accelerators; `None` without any.
-    pub class: Option<AcceleratorClass>,
+    /// Class of its accelerators, with the column of their resource; `None` without any.
+    pub class: Option<(usize, AcceleratorClass)>,
     /// Labels that a node must have.
     pub selector: Vec<(String, String)>,
     /// Required node affinity.
@@ -55,13 +57,13 @@ impl ShapeKey {
     /// The shape of a role's pods on a class.
     pub fn new(
         role: &Role,
-        class: Option<&AcceleratorClass>,
+        class: Option<(usize, &AcceleratorClass)>,
         request: Amounts,
         repelled_by: Vec<TermId>,
     ) -> Self {
         Self {
             request,
-            class: class.filter(|_| role.devices > 0).cloned(),
+            class: class.filter(|_| role.devices > 0).map(|(column, class)| (column, class.clone())),
             selector: role.node_selector.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
             affinity: role.affinity.clone(),
             tolerations: role.tolerations.clone(),
@@ -70,8 +72,10 @@ impl ShapeKey {
     }
 
     /// Why a node would take none of these pods even if it were empty and healthy, room apart.
-    fn lasting_refusal(&self, facts: &Node) -> Option<NodeRefusal> {
-        if self.class.as_ref().is_some_and(|class| !is_of_class(facts, class)) {
+    fn lasting_refusal(&self, node: &NodeState, facts: &Node) -> Option<NodeRefusal> {
+        if let Some((column, class)) = &self.class
+            && (node.left(*column, true) <= 0 || !is_of_class(facts, class))
+        {
             return Some(NodeRefusal::OtherClass);
         }
         let repels = |taint: &muster_model::Taint| {
@@ -89,7 +93,7 @@ impl ShapeKey {
 
     fn cell(&self, node: &NodeState) -> Cell {
         let Some(facts) = node.facts.as_deref().filter(|_| node.leaf.is_some()) else { return Cell::NONE };
-        let lasting = self.lasting_refusal(facts);
+        let lasting = self.lasting_refusal(node, facts);
         let empty = if lasting.is_none() { node.fits(&self.request, true) as u16 } else { 0 };
         let transient = if !facts.ready {
             Some(NodeRefusal::NotReady)
@@ -108,16 +112,15 @@ impl ShapeKey {
     }
 }
 
-/// Whether a node has cards of a class.
+/// Whether a node's labels are those of a class.
 fn is_of_class(facts: &Node, class: &AcceleratorClass) -> bool {
-    facts.allocatable.get(&class.resource) > 0
-        && class.requirements.iter().all(|requirement| {
-            requirement.holds(if requirement.field {
-                (requirement.key == "metadata.name").then_some(facts.name.as_str())
-            } else {
-                facts.labels.get(&requirement.key).map(String::as_str)
-            })
+    class.requirements.iter().all(|requirement| {
+        requirement.holds(if requirement.field {
+            (requirement.key == "metadata.name").then_some(facts.name.as_str())
+        } else {
+            facts.labels.get(&requirement.key).map(String::as_str)
         })
+    })
 }
 
 /// A node as one shape sees it.
@@ -138,16 +141,32 @@ impl Cell {
 /// Beside a fit of 0: none fits whatever leaves. Fits are at most [`crate::MAX_PODS_PER_NODE`].
 const BLOCKED: u16 = 1 << 15;
 
-/// What of a cell does not depend on the node's use.
+/// What of a cell does not depend on the node's use, in two bytes: there is one for each node and shape. The low bits are
+/// the pods that would fit empty; above them stands 1 + the refusal's place among all, or 0. Busy is not noted.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
-    empty: u16,
-    /// Any reason but that the node is busy.
-    refusal: Option<NodeRefusal>,
-}
+struct Facts(u16);
+
+/// Bits that a number of pods on a node takes.
+const FIT_BITS: u32 = 11;
+const _: () =
+    assert!(crate::MAX_PODS_PER_NODE < 1 << FIT_BITS && NodeRefusal::ALL.len() < 1 << (16 - FIT_BITS));
 
 impl Facts {
-    const NONE: Self = Self { empty: 0, refusal: None };
+    const NONE: Self = Self(0);
+
+    fn of(cell: Cell) -> Self {
+        let noted = cell.refusal.filter(|refusal| *refusal != NodeRefusal::Busy);
+        Self(cell.empty | noted.map_or(0, |refusal| (refusal as u16 + 1) << FIT_BITS))
+    }
+
+    fn empty(self) -> u16 {
+        self.0 & ((1 << FIT_BITS) - 1)
+    }
+
+    fn refusal(self) -> Option<NodeRefusal> {
+        let place = usize::from(self.0 >> FIT_BITS).checked_sub(1)?;
+        NodeRefusal::ALL.get(place).copied()
+    }
 }
 
 /// A shape with its counts.
@@ -157,10 +176,8 @@ struct Shape {
     /// Pods per domain, now and empty.
     count: Vec<u32>,
     empty: Vec<u32>,
-    /// Nodes by refusal, but for those that are busy.
-    tally: BTreeMap<NodeRefusal, u32>,
-    /// Nodes that are busy.
-    busy: u32,
+    /// Nodes by refusal, in the order of [`NodeRefusal::ALL`].
+    tally: [u32; NodeRefusal::ALL.len()],
     /// The most pods that any node would hold empty (never lowered).
     largest: u16,
     /// How much of the index's log of changed nodes it has taken in.
@@ -183,10 +200,7 @@ impl Shape {
     /// Counts a node's refusal in (`true`) or out.
     fn count_refusal(&mut self, refusal: Option<NodeRefusal>, add: bool) {
         let Some(refusal) = refusal else { return };
-        let count = match refusal {
-            NodeRefusal::Busy => &mut self.busy,
-            other => self.tally.entry(other).or_insert(0),
-        };
+        let count = &mut self.tally[refusal as usize];
         *count = if add { *count + 1 } else { *count - 1 };
     }
 }
@@ -245,32 +259,50 @@ impl Index {
         self.widen(id + 1, nodes.len());
         self.taken = self.log.len();
         self.by_shape.insert(key.clone(), id);
-        let (count, empty) = (vec![0; tree.extent()], vec![0; tree.extent()]);
-        let tally = BTreeMap::new();
-        self.shapes.push(Shape {
+        let mut shape = Shape {
             key: key.clone(),
-            count,
-            empty,
-            tally,
-            busy: 0,
+            count: vec![0; tree.extent()],
+            empty: vec![0; tree.extent()],
+            tally: [0; NodeRefusal::ALL.len()],
             largest: 0,
             seen: self.log.len(),
             version: 0,
             chains: Vec::new(),
-        });
+        };
+        // Node by node into its leaf domain, then each leaf domain up the tree once.
+        let mut pods = vec![(0, 0); tree.extent()];
         for (slot, node) in nodes.iter().enumerate() {
-            if let Some(node) = node {
-                let cell = self.shapes[id].key.cell(node);
-                self.put(tree, slot, id, node.leaf, cell);
-            }
+            let Some((node, leaf)) = node.as_ref().and_then(|node| Some((node, node.leaf?))) else {
+                continue;
+            };
+            let cell = shape.key.cell(node);
+            self.store(slot, id, cell);
+            shape.count_refusal(cell.refusal, true);
+            shape.largest = shape.largest.max(cell.empty);
+            pods[leaf].0 += i64::from(cell.fit);
+            pods[leaf].1 += i64::from(cell.empty);
         }
+        for leaf in tree.at_depth(tree.leaf_depth()) {
+            shape.count_pods(tree, *leaf, pods[*leaf].0, false);
+            shape.count_pods(tree, *leaf, pods[*leaf].1, true);
+        }
+        self.shapes.push(shape);
         id
+    }
+
+    fn store(&mut self, slot: Slot, id: ShapeId, cell: Cell) {
+        let at = slot * self.stride + id;
+        let blocked = cell.fit == 0 && cell.refusal != Some(NodeRefusal::Busy);
+        self.fits[at] = if blocked { BLOCKED } else { cell.fit };
+        self.facts[at] = Facts::of(cell);
     }
 
     /// Makes room for more shapes or nodes.
     fn widen(&mut self, shapes: usize, nodes: usize) {
         if shapes > self.stride {
-            let stride = shapes.next_power_of_two().max(8);
+            // Each step copies all rows, and each place of a row is there for every node.
+            let stride =
+                if shapes <= FEW_SHAPES { FEW_SHAPES } else { shapes.next_multiple_of(2 * FEW_SHAPES) };
             let mut fits = vec![BLOCKED; nodes * stride];
             let mut facts = vec![Facts::NONE; nodes * stride];
             for (slot, row) in self.fits.chunks(self.stride.max(1)).enumerate() {
@@ -294,12 +326,17 @@ impl Index {
         }
         let id = self.chains.len();
         let mut chain = Chain::new(key.clone());
+        let mut blocks = vec![(0, 0); tree.extent()];
         for (slot, node) in nodes.iter().enumerate() {
             if let Some(leaf) = node.as_ref().and_then(|node| node.leaf) {
                 let cell = self.cell(key.shape, slot);
-                chain.change(tree, leaf, more_blocks(key.chunk, 0, cell.fit), false);
-                chain.change(tree, leaf, more_blocks(key.chunk, 0, cell.empty), true);
+                blocks[leaf].0 += more_blocks(key.chunk, 0, cell.fit);
+                blocks[leaf].1 += more_blocks(key.chunk, 0, cell.empty);
             }
+        }
+        for leaf in tree.at_depth(tree.leaf_depth()) {
+            chain.change(tree, *leaf, blocks[*leaf].0, false);
+            chain.change(tree, *leaf, blocks[*leaf].1, true);
         }
         self.shapes[key.shape].chains.push(id);
         self.chains.push(chain);
@@ -313,11 +350,7 @@ impl Index {
         if old == new {
             return;
         }
-        let at = slot * self.stride + id;
-        let lasting = new.refusal.filter(|refusal| *refusal != NodeRefusal::Busy);
-        let blocked = new.fit == 0 && new.refusal != Some(NodeRefusal::Busy);
-        self.fits[at] = if blocked { BLOCKED } else { new.fit };
-        self.facts[at] = Facts { empty: new.empty, refusal: lasting };
+        self.store(slot, id, new);
         let shape = &mut self.shapes[id];
         if old.refusal != new.refusal {
             shape.count_refusal(old.refusal, false);
@@ -418,10 +451,8 @@ impl Index {
                 continue;
             }
             *fit = new;
-            if old == 0 {
-                shape.busy -= 1;
-            } else if new == 0 {
-                shape.busy += 1;
+            if old == 0 || new == 0 {
+                shape.count_refusal(Some(NodeRefusal::Busy), new == 0);
             }
             leaf = node.leaf;
             rose |= new > old;
@@ -455,7 +486,7 @@ impl Index {
         let at = slot * self.stride + shape;
         let (Some(fit), Some(facts)) = (self.fits.get(at), self.facts.get(at)) else { return Cell::NONE };
         let (fit, busy) = if *fit == BLOCKED { (0, None) } else { (*fit, Some(NodeRefusal::Busy)) };
-        Cell { fit, empty: facts.empty, refusal: facts.refusal.or(busy.filter(|_| fit == 0)) }
+        Cell { fit, empty: facts.empty(), refusal: facts.refusal().or(busy.filter(|_| fit == 0)) }
     }
 
     /// Pods of a shape that fit a node now.
@@ -482,9 +513,7 @@ impl Index {
 
     /// Nodes by why none of a shape's pods fits.
     pub fn tally(&self, shape: ShapeId) -> BTreeMap<NodeRefusal, u32> {
-        let shape = &self.shapes[shape];
-        let busy = (NodeRefusal::Busy, shape.busy);
-        let all = shape.tally.iter().map(|(refusal, count)| (*refusal, *count)).chain([busy]);
+        let all = NodeRefusal::ALL.into_iter().zip(self.shapes[shape].tally);
         all.filter(|(_, count)| *count > 0).collect()
     }
 

@@ -20,6 +20,7 @@
 //! room for spares beside the gang; fewest domains from the inside out; then tightness: no empty domain opened, blocks of
 //! usual sizes kept, little left over.
 
+mod alike;
 mod blocks;
 mod bound;
 mod chain;

@@ -41,7 +41,8 @@ impl Engine {
     pub fn occupancy(&self) -> Vec<NodeView> {
         let mut by_node: BTreeMap<&NodeName, BTreeMap<&ObjectKey, Occupant>> = BTreeMap::new();
         for (key, held) in self.gangs.holders() {
-            for (requests, slots) in held {
+            for (amounts, slots) in held {
+                let requests = self.cluster.resources(amounts);
                 for node in slots.iter().filter_map(|slot| self.cluster.node(*slot)) {
                     let occupants = by_node.entry(&node.name).or_default();
                     let occupant = occupants.entry(key).or_insert_with(|| Occupant {
@@ -50,7 +51,7 @@ impl Engine {
                         requests: Resources::default(),
                     });
                     occupant.pods += 1;
-                    occupant.requests.add(requests);
+                    occupant.requests.add(&requests);
                 }
             }
         }

@@ -63,7 +63,8 @@ pub fn prepare(cluster: &mut Cluster, gang: &Gang, order: Option<&[Objective]>) 
         for (role, of) in spec.roles.iter_mut().zip(&gang.roles) {
             role.request = cluster.amounts(&of.pod_requests(accelerator));
             let repelled_by = cluster.repelling(&gang.key.namespace, &of.traits.labels);
-            let key = ShapeKey::new(of, accelerator, role.request.clone(), repelled_by);
+            let of_class = accelerator.map(|class| (cluster.column(&class.resource), class));
+            let key = ShapeKey::new(of, of_class, role.request.clone(), repelled_by);
             let shape = cluster.shape(&key);
             let loose = cluster.chain(&chain_key(&cluster.tree, shape, role, false));
             let strict = cluster.chain(&chain_key(&cluster.tree, shape, role, true));

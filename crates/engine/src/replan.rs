@@ -5,22 +5,23 @@
 //! ```
 
 use muster_model::{
-    Gang, GangState, Mode, NodeName, Plan, PlannedUnit, Reason, Resources, Role, UnitId,
+    Gang, GangState, Mode, NodeName, Plan, PlannedUnit, Reason, Role, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     How,
-    cluster::Cluster,
+    cluster::{Amounts, Cluster},
     place::{self, Found, Request},
+    problem::Prepared,
     rules::{self, Standing},
     spec::{self, Objective},
     tree::{DomainId, ROOT, Slot},
 };
 
-/// What a gang holds: per kind of pod the nodes, one entry a pod.
-pub type Holdings = Vec<(Resources, Vec<Slot>)>;
+/// What a gang holds: per kind of pod what one uses, and the nodes, one entry a pod.
+pub type Holdings = Vec<(Amounts, Vec<Slot>)>;
 
 /// What some units and spares of a gang hold.
 pub fn holdings<'a>(
@@ -45,16 +46,18 @@ pub fn holdings<'a>(
         let class = gang.classes.iter().find(|c| Some(c.name.as_str()) == class).or(gang.classes.first());
         gang.roles.iter().find(|r| r.name == role).map(|r| r.pod_requests(class))
     };
-    by_kind.into_iter().filter_map(|((role, class), slots)| Some((request(role, class)?, slots))).collect()
+    let held = by_kind.into_iter().filter_map(|((role, class), slots)| Some((request(role, class)?, slots)));
+    held.collect::<Vec<_>>().into_iter().map(|(request, slots)| (cluster.amounts(&request), slots)).collect()
 }
 
 /// What a placement just found will hold.
-pub fn held_by_found(gang: &Gang, found: &Found) -> Holdings {
-    let class = found.class.map(|class| &gang.classes[class]);
-    let pods = gang.roles.iter().zip(&found.pods);
-    pods.map(|(role, pods)| {
+pub fn held_by_found(gang: &Gang, prepared: &Prepared, found: &Found) -> Holdings {
+    let on = prepared.classes.iter().find(|on| on.class == found.class);
+    let requests = on.into_iter().flat_map(|on| &on.spec.roles).map(|role| &role.request);
+    let pods = gang.roles.iter().zip(&found.pods).zip(requests);
+    pods.map(|((role, pods), request)| {
         let spares = found.spares.get(&role.name).map_or(&[][..], Vec::as_slice);
-        (role.pod_requests(class), [pods, spares].concat())
+        (request.clone(), [pods, spares].concat())
     })
     .collect()
 }

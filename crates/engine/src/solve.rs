@@ -84,7 +84,7 @@ fn next(
         }
         _ => vector.clone(),
     };
-    replan::charge(cluster, &replan::held_by_found(gang, &found), 1);
+    replan::charge(cluster, &replan::held_by_found(gang, &prepared, &found), 1);
     Ok(Solution { placement, vector, bound, proven: found.proven })
 }
 

@@ -29,6 +29,19 @@ pub enum NodeRefusal {
 }
 
 impl NodeRefusal {
+    /// All of them, in order.
+    pub const ALL: [Self; 9] = [
+        Self::NotReady,
+        Self::Cordoned,
+        Self::Avoided,
+        Self::OtherClass,
+        Self::Tainted,
+        Self::Selector,
+        Self::TooSmall,
+        Self::Repelled,
+        Self::Busy,
+    ];
+
     /// Words for people: "3 cordoned".
     pub fn words(self) -> &'static str {
         match self {

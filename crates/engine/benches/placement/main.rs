@@ -24,6 +24,10 @@ mod pack;
 mod timing;
 mod world;
 
+/// As in the `muster` binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Seed of all that is drawn, unless a scenario states others.
 const SEED: u64 = 11;
 
