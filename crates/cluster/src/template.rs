@@ -53,6 +53,11 @@ impl Review {
     }
 }
 
+/// A sentence that says a specification is sound, followed by what of its templates never blocks.
+pub fn sound(sentence: &str, notes: impl IntoIterator<Item = Note>) -> String {
+    notes.into_iter().fold(sentence.to_owned(), |said, note| format!("{said}; {note}"))
+}
+
 /// Name of a field, and whether it is set.
 type Field<T> = (&'static str, fn(&T) -> bool);
 

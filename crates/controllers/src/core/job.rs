@@ -3,6 +3,7 @@
 use muster_api::condition::{self, Now};
 use muster_api::training_job::CheckpointStatus;
 use muster_api::{GangPhase, GangSpec, JobPhase, TrainingJob, TrainingJobStatus, UnitCounts, labels};
+use muster_cluster::template;
 use muster_model::{Millis, ObjectKey, Uid};
 use serde_json::json;
 
@@ -377,10 +378,6 @@ fn reflect(
     {
         status.checkpoint = Some(CheckpointStatus { step, time: Some(time(now)) });
     }
-    let valid = condition::find(&from.conditions, condition::VALID);
-    if valid.is_none_or(|valid| valid.status == "True") {
-        changes.push(Now::yes(condition::VALID, "Valid", "the specification makes sense"));
-    }
     for found in &from.conditions {
         let status = match found.status.as_str() {
             "True" => Some(true),
@@ -393,5 +390,12 @@ fn reflect(
             reason: found.reason.clone(),
             message: found.message.clone(),
         });
+    }
+    let valid = condition::find(&from.conditions, condition::VALID);
+    if valid.is_none_or(|valid| valid.status == "True") {
+        // In the job's own fields, not in those of the gang made from it.
+        let notes = derive::review(&job.spec).notes;
+        let said = template::sound("the specification makes sense", notes);
+        changes.push(Now::yes(condition::VALID, "Valid", said));
     }
 }

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::condition::{self, Now};
 use muster_api::gang::{GangResult, Restart};
 use muster_api::{GangPhase, GangStatus, OutcomePolicy, UnitCounts, plan_codec};
+use muster_cluster::template;
 use muster_engine::How;
 use muster_model::{Millis, Plan, Reason};
 
@@ -42,6 +43,17 @@ impl GangRt {
         status.observed_generation = self.object.metadata.generation;
         status.checkpoint_step = status.checkpoint_step.max(self.checkpoint_step);
         status
+    }
+
+    /// That it can be placed, and which wishes of its templates are heeded only so far.
+    fn valid(&self) -> Now {
+        let notes = self.object.spec.roles.iter().enumerate().flat_map(|(at, role)| {
+            let spec = role.template.spec.as_ref();
+            let review = spec.map(|spec| template::review(&format!("spec.roles[{at}].template.spec"), spec));
+            review.map(|review| review.notes).unwrap_or_default()
+        });
+        let said = template::sound("the specification can be placed", notes);
+        Now::yes(condition::VALID, "Valid", said)
     }
 
     fn desired_units(&self) -> u32 {
@@ -168,7 +180,7 @@ impl GangRt {
             self.count_restart(&mut status, loss, plan.generation, now);
         }
         let changes = [
-            Now::yes(condition::VALID, "Valid", "the specification can be placed"),
+            self.valid(),
             Now::yes(condition::PLACED, "Placed", words),
             Now::no(condition::RUNNING, "Starting", "its pods are being created"),
         ];
@@ -245,11 +257,7 @@ impl GangRt {
             _ => GangPhase::Pending,
         };
         let mut status = self.without_plan(phase, code, &message, now);
-        let valid = if invalid {
-            Now::no(condition::VALID, code, message.clone())
-        } else {
-            Now::yes(condition::VALID, "Valid", "the specification can be placed")
-        };
+        let valid = if invalid { Now::no(condition::VALID, code, message.clone()) } else { self.valid() };
         self.conditions(&mut status, &[valid], now);
         let note = (!same_kind).then(|| (code.to_owned(), message, true));
         Some(Change { status, plan: None, urgent: true, note, failed: None })

@@ -313,3 +313,46 @@ fn that_all_pods_exist_costs_no_write_of_its_own() {
     let status = &table.gangs["gang"]["status"];
     assert_eq!((&status["launched"], &status["units"]["ready"]), (&json!(true), &json!(1)), "{status}");
 }
+
+/// What of a template never blocks is not dropped silently: the condition names the field, on the gang and on its job.
+#[test]
+fn wishes_that_are_not_heeded_are_named() {
+    let wish = json!({ "containers": [{ "name": "trainer" }], "affinity": { "podAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 1,
+            "podAffinityTerm": { "topologyKey": "zone", "labelSelector": { "matchLabels": { "app": "cache" } } },
+        }],
+    } } });
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    table.gangs.get_mut("gang").unwrap()["spec"]["roles"][0]["template"]["spec"] = wish.clone();
+    table.gangs.get_mut("gang").unwrap()["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "gang", "uid": "job" }]);
+    table.show("gang");
+    let job: TrainingJob = serde_json::from_value(json!({
+        "metadata": { "name": "gang", "namespace": "space", "uid": "job", "resourceVersion": "9" },
+        "spec": {
+            "framework": "Plain", "parallelism": { "data": 1 }, "accelerator": { "perPod": 0 },
+            "template": { "spec": wish },
+        },
+    }))
+    .unwrap();
+    table.tell(Event::Job(Change::Set(job)));
+    let asked = table.settle(60_000);
+    let said = |conditions: &Value| {
+        let all = conditions.as_array().unwrap();
+        let valid = all.iter().find(|c| c["type"] == "Valid").unwrap();
+        assert_eq!(valid["status"], "True");
+        valid["message"].as_str().unwrap().to_owned()
+    };
+    let rest =
+        "template.spec.affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution: not considered";
+    let of_gang = said(&table.gangs["gang"]["status"]["conditions"]);
+    assert!(of_gang.contains(&format!("; spec.roles[0].{rest}")), "{of_gang}");
+    let mut jobs = asked.iter().filter_map(|effect| match effect {
+        Effect::WriteJob { status, .. } => Some(json!(status)),
+        _ => None,
+    });
+    let of_job = said(&jobs.next_back().unwrap()["conditions"]);
+    assert!(of_job.contains(&format!("; spec.{rest}")), "{of_job}");
+}
