@@ -269,8 +269,8 @@ impl World {
         Ok(self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?)
     }
 
-    /// A volume for a claim of the scenario's namespace.
-    pub async fn volume(&self, name: &str, claim: &str) -> Result<()> {
+    /// A volume for a claim of the scenario's namespace, usable on some nodes only.
+    pub async fn volume(&self, name: &str, claim: &str, nodes: &[String]) -> Result<()> {
         let volume: PersistentVolume = serde_json::from_value(serde_json::json!({
             "metadata": { "name": name },
             "spec": {
@@ -279,6 +279,9 @@ impl World {
                 "persistentVolumeReclaimPolicy": "Delete",
                 "hostPath": { "path": "/simulated" },
                 "claimRef": { "namespace": self.namespace, "name": claim },
+                "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [
+                    { "key": "kubernetes.io/hostname", "operator": "In", "values": nodes },
+                ] }] } },
             },
         }))?;
         Api::<PersistentVolume>::all(self.admin.clone()).create(&PostParams::default(), &volume).await?;

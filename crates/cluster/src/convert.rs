@@ -117,7 +117,8 @@ pub fn preferences(spec: &core::PodSpec) -> Vec<Preference> {
     all.filter(|wish| wish.weight > 0 && !wish.term.requirements.is_empty()).collect()
 }
 
-fn term(term: &core::NodeSelectorTerm) -> NodeSelectorTerm {
+/// A term of a node selector.
+pub fn term(term: &core::NodeSelectorTerm) -> NodeSelectorTerm {
     let labels = term.match_expressions.iter().flatten().map(|r| requirement(r, false));
     let fields = term.match_fields.iter().flatten().map(|r| requirement(r, true));
     NodeSelectorTerm { requirements: labels.chain(fields).collect() }

@@ -16,6 +16,7 @@ pub mod seen;
 mod state;
 pub mod template;
 pub mod topology;
+pub mod volumes;
 
 pub use pods::{PodEnd, PodFacts, PodPhase, Slot};
 pub use state::Cluster;

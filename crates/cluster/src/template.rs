@@ -17,7 +17,10 @@ use muster_api::{RoleSpec, template::FORBIDDEN};
 use muster_model::{AcceleratorClass, PodTraits, Reason, Resources, Role, resources, selector::NAME_FIELD};
 use std::{collections::BTreeMap, fmt};
 
-use crate::convert;
+use crate::{
+    convert,
+    volumes::{self, Reach},
+};
 
 /// Something that never blocks, and what is made of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +112,7 @@ pub fn review(path: &str, spec: &PodSpec) -> Review {
         tolerated(&mut review, &format!("{path}.tolerations[{at}]"), toleration);
     }
     for (at, volume) in spec.volumes.iter().flatten().enumerate() {
-        volumes(&mut review, &format!("{path}.volumes[{at}]"), volume);
+        disks(&mut review, &format!("{path}.volumes[{at}]"), volume);
     }
     if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
         review.note(
@@ -120,7 +123,7 @@ pub fn review(path: &str, spec: &PodSpec) -> Review {
     if spec.runtime_class_name.is_some() {
         review.note(
             format!("{path}.runtimeClassName"),
-            "scheduling rules of a RuntimeClass are not read when nodes are chosen; a node that its kubelet refuses for them is avoided for a while",
+            "its node selector and tolerations count as the API server's admission adds them to pods",
         );
     }
     if spec.preemption_policy.is_some() {
@@ -129,39 +132,77 @@ pub fn review(path: &str, spec: &PodSpec) -> Review {
     review
 }
 
-/// A role as the engine knows it. `path` is where it stands, such as `spec.roles[0]`. `learned` is what one pod really
-/// requests once admission has had its say (accelerators and the pod slot excluded), where that is known.
+/// What a role's pods ask once admission has had its say, and where their volumes are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// What one pod requests; accelerators and the pod slot do not count.
+    pub requests: Resources,
+    /// Labels that a node must have: a RuntimeClass or a namespace may add some.
+    pub node_selector: BTreeMap<String, String>,
+    /// Required node affinity.
+    pub affinity: Vec<muster_model::NodeSelectorTerm>,
+    /// Tolerations, those that admission adds included.
+    pub tolerations: Vec<muster_model::Toleration>,
+    /// Where volumes can be used.
+    pub volumes: Reach,
+}
+
+impl Learned {
+    /// What a pod's specification says.
+    ///
+    /// # Errors
+    /// The field of a quantity that cannot be read.
+    pub fn of(spec: &PodSpec) -> Result<Self, String> {
+        Ok(Self {
+            requests: convert::pod_requests(spec, &BTreeMap::new())?,
+            node_selector: spec.node_selector.clone().unwrap_or_default(),
+            affinity: convert::affinity(spec),
+            tolerations: convert::tolerations(spec),
+            volumes: Reach::new(),
+        })
+    }
+}
+
+/// A role as the engine knows it. `path` is where it stands, such as `spec.roles[0]`. `learned` is what the API server
+/// makes of its pods, where that is known.
 ///
 /// # Errors
 /// [`Reason::Invalid`]: the first of what [`review`] refuses, or a quantity that cannot be read.
 pub fn role(
     path: &str,
     role: &RoleSpec,
-    learned: Option<Resources>,
+    learned: Option<Learned>,
     classes: &[AcceleratorClass],
 ) -> Result<Role, Reason> {
     let spec = role.template.spec.clone().unwrap_or_default();
     if let Some(refused) = review(&format!("{path}.template.spec"), &spec).refused.into_iter().next() {
         return Err(refused);
     }
-    let stated = convert::pod_requests(&spec, &BTreeMap::new()).map_err(|error| Reason::Invalid {
+    let stated = Learned::of(&spec).map_err(|error| Reason::Invalid {
         field: format!("{path}.template.{error}"),
         message: "cannot be read".into(),
         remedy: "write a quantity such as 500m, 8 or 64Gi".into(),
     })?;
-    let mut requests = learned.unwrap_or(stated);
+    let Learned { mut requests, node_selector, affinity, tolerations, volumes } = learned.unwrap_or(stated);
     requests.0.remove(resources::PODS);
     for class in classes {
         requests.0.remove(&class.resource);
     }
+    let mut where_to = volumes;
+    where_to.extend((!affinity.is_empty()).then_some(affinity));
+    let affinity = volumes::all_of(&where_to).map_err(|terms| Reason::Invalid {
+        field: format!("{path}.template.spec.volumes"),
+        message: format!("the places of its volumes and its node affinity multiply to {terms} terms"),
+        remedy: "use volumes with simpler node affinity".into(),
+    })?;
     let labels = role.template.metadata.as_ref().and_then(|meta| meta.labels.clone());
     Ok(Role {
         name: role.name.clone(),
         requests,
         devices: role.devices,
-        node_selector: spec.node_selector.clone().unwrap_or_default(),
-        affinity: convert::affinity(&spec),
-        tolerations: convert::tolerations(&spec),
+        node_selector,
+        affinity,
+        tolerations,
         traits: PodTraits { labels: labels.unwrap_or_default(), preferred: convert::preferences(&spec) },
         pods_per_unit: role.pods_per_unit,
         min: role.units.min,
@@ -323,7 +364,7 @@ fn tolerated(review: &mut Review, field: &str, toleration: &Toleration) {
     }
 }
 
-fn volumes(review: &mut Review, path: &str, volume: &Volume) {
+fn disks(review: &mut Review, path: &str, volume: &Volume) {
     for (name, is_set) in DISKS {
         if is_set(volume) {
             review.refuse(
@@ -337,7 +378,7 @@ fn volumes(review: &mut Review, path: &str, volume: &Volume) {
         let kind = if volume.ephemeral.is_some() { "ephemeral" } else { "persistentVolumeClaim" };
         review.note(
             format!("{path}.{kind}"),
-            "kube-scheduler judges the volume on the planned node (zone, node affinity, access mode, attach limit); a node that it refuses is avoided for a while",
+            "where the volume can be used is kept to (node affinity, zone, allowed topologies of its class); access mode and attach limit are judged by kube-scheduler on the planned node, and a node that it refuses is avoided for a while",
         );
     }
 }

@@ -2,8 +2,9 @@
 
 use muster_api::topology::TopologyStatus;
 use muster_api::{GangStatus, TrainingJobStatus};
+use muster_cluster::template::Learned;
 use muster_cluster::{PodFacts, Slot};
-use muster_model::{ObjectKey, Uid};
+use muster_model::{ObjectKey, Reason, Uid};
 
 /// One request to the API server.
 #[derive(Clone, Debug)]
@@ -161,6 +162,29 @@ pub struct Note {
     pub warning: bool,
 }
 
+/// What a pod of a role would be.
+#[derive(Clone, Debug, Default)]
+pub struct Probe {
+    /// What it asks of nodes.
+    pub learned: Learned,
+    /// How far its volumes are known.
+    pub claims: Claims,
+    /// A claim that keeps it from starting.
+    pub problem: Option<Reason>,
+}
+
+/// Whether what was found of a pod's volumes may change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Claims {
+    /// It has none behind which a claim stands.
+    #[default]
+    None,
+    /// All are bound.
+    Bound,
+    /// Some are bound when pods that use them are placed.
+    Unbound,
+}
+
 /// What came of a request.
 #[derive(Clone, Debug)]
 pub enum Outcome {
@@ -173,8 +197,8 @@ pub enum Outcome {
     },
     /// A pod of that name exists.
     Exists(Box<PodFacts>),
-    /// A dry run passed; what the pod would have become.
-    Probed(Box<PodFacts>),
+    /// A dry run passed; what the pod would have become, and where its volumes are.
+    Probed(Box<Probe>),
     /// The object is not there, or it is another one of the same name.
     Gone,
     /// It has changed meanwhile.

@@ -4,17 +4,21 @@
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Client;
 use kube::client::Body;
 use muster_cluster::PodFacts;
 use muster_cluster::seen::SeenPod;
+use muster_cluster::template::Learned;
+use muster_cluster::volumes::{self, Claim, Source};
 use muster_model::{ObjectKey, Uid};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::effect::{Effect, Note, Outcome, Owned, OwnedKind};
+use crate::effect::{Claims, Effect, Note, Outcome, Owned, OwnedKind, Probe};
 use crate::leader::{FENCE_POLICY, Term};
 
 /// Field manager of all our writes.
@@ -45,15 +49,10 @@ impl Writer {
     pub async fn perform(&self, effect: &Effect) -> Outcome {
         match effect {
             Effect::CreatePod { pod, body, .. } => self.create_pod(pod, body).await,
-            Effect::ProbePod { namespace, body, .. } => {
-                let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All&{MANAGER}");
-                match self.ask(Method::POST, &path, JSON, body.clone()).await {
-                    Ok(answer) => {
-                        facts(&answer).map_or_else(Outcome::Transient, |f| Outcome::Probed(Box::new(f)))
-                    }
-                    Err(outcome) => outcome,
-                }
-            }
+            Effect::ProbePod { namespace, body, .. } => match self.probe(namespace, body).await {
+                Ok(probe) => Outcome::Probed(Box::new(probe)),
+                Err(outcome) => outcome,
+            },
             Effect::DeletePod { pod, uid, force } => {
                 self.delete(&pod_path(pod), uid, force.then_some(0)).await
             }
@@ -107,6 +106,64 @@ impl Writer {
             // The collection always exists: what is not found is the namespace.
             Err(Outcome::Gone) => Outcome::Refused(format!("namespace {:?} does not exist", pod.namespace)),
             Err(outcome) => outcome,
+        }
+    }
+
+    /// What admission makes of a pod, and what is known of the volumes that it then has.
+    async fn probe(&self, namespace: &str, body: &[u8]) -> Result<Probe, Outcome> {
+        let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All&{MANAGER}");
+        let answer = self.ask(Method::POST, &path, JSON, body.to_vec()).await?;
+        let pod: Pod = serde_json::from_slice(&answer).map_err(|e| Outcome::Transient(e.to_string()))?;
+        let spec = pod.spec.unwrap_or_default();
+        let learned = Learned::of(&spec).map_err(Outcome::Refused)?;
+        let mut probe = Probe { learned, ..Probe::default() };
+        for source in volumes::sources(&spec) {
+            let reach = match source {
+                Source::Claim(name) => volumes::reach(&name, &self.claim(namespace, &name).await?),
+                Source::Class(name) => {
+                    let class: Option<StorageClass> = self.get(&class_path(&name)).await?;
+                    Ok((class.as_ref().map(volumes::of_class).unwrap_or_default(), false))
+                }
+            };
+            match reach {
+                Ok((reach, bound)) => {
+                    probe.learned.volumes.extend(reach);
+                    let unbound = !bound || probe.claims == Claims::Unbound;
+                    probe.claims = if unbound { Claims::Unbound } else { Claims::Bound };
+                }
+                Err(problem) => {
+                    probe.problem = Some(problem);
+                    break;
+                }
+            }
+        }
+        Ok(probe)
+    }
+
+    /// A claim with the volume or the class that it names.
+    async fn claim(&self, namespace: &str, name: &str) -> Result<Claim, Outcome> {
+        let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}");
+        let object: Option<PersistentVolumeClaim> = self.get(&path).await?;
+        let mut claim = Claim::default();
+        if let Some(object) = &object {
+            if let Some(volume) = volumes::volume_of(object) {
+                claim.volume = self.get(&format!("/api/v1/persistentvolumes/{volume}")).await?;
+            } else if let Some(class) = volumes::class_of(object) {
+                claim.class = self.get(&class_path(class)).await?;
+            }
+        }
+        claim.object = object;
+        Ok(claim)
+    }
+
+    /// An object, if it exists.
+    async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Outcome> {
+        match self.ask(Method::GET, path, JSON, Vec::new()).await {
+            Ok(answer) => {
+                serde_json::from_slice(&answer).map(Some).map_err(|e| Outcome::Transient(e.to_string()))
+            }
+            Err(Outcome::Gone) => Ok(None),
+            Err(outcome) => Err(outcome),
         }
     }
 
@@ -247,6 +304,10 @@ fn truncated(text: &str, limit: usize) -> &str {
 
 fn pod_path(pod: &ObjectKey) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+}
+
+fn class_path(name: &str) -> String {
+    format!("/apis/storage.k8s.io/v1/storageclasses/{name}")
 }
 
 fn object_path(kind: OwnedKind, key: &ObjectKey) -> String {

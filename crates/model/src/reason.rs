@@ -148,6 +148,13 @@ pub enum Reason {
         /// What the server said.
         message: String,
     },
+    /// A volume claim of its pods cannot be used yet.
+    ClaimNotReady {
+        /// Name of the PersistentVolumeClaim.
+        claim: String,
+        /// What is wrong with it.
+        message: String,
+    },
     /// The namespace's quota has no room for the gang's minimum.
     QuotaExceeded {
         /// Name of the ResourceQuota.
@@ -173,6 +180,7 @@ impl Reason {
             Self::RuleUnmet { .. } => "RuleUnmet",
             Self::NotFound { .. } => "NotFound",
             Self::PodRefused { .. } => "PodRefused",
+            Self::ClaimNotReady { .. } => "ClaimNotReady",
             Self::QuotaExceeded { .. } => "QuotaExceeded",
         }
     }
@@ -202,6 +210,9 @@ impl Reason {
             Self::NotFound { .. } => "free capacity or simplify the gang's rules".into(),
             Self::PodRefused { .. } => {
                 "mend what the message names; it is tried again with growing delays".into()
+            }
+            Self::ClaimNotReady { .. } => {
+                "create the claim and let it be bound; it is looked at again every few seconds".into()
             }
             Self::QuotaExceeded { quota, resource, .. } => {
                 format!("raise {resource} in ResourceQuota {quota:?} or lower the minimum")
@@ -260,6 +271,9 @@ impl fmt::Display for Reason {
             }
             Self::NotFound { states } => write!(f, "no placement found in {states} states of the search"),
             Self::PodRefused { message } => write!(f, "the API server refused a pod: {message}"),
+            Self::ClaimNotReady { claim, message } => {
+                write!(f, "PersistentVolumeClaim {claim:?}: {message}")
+            }
             Self::QuotaExceeded { quota, resource, left, needed } => write!(
                 f,
                 "ResourceQuota {quota:?} has {left} of {resource} left, the gang's minimum needs {needed}"

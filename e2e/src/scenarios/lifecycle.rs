@@ -1,7 +1,7 @@
 //! Suspension, deadlines, deletion, binding by kube-scheduler, environments.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -120,9 +120,33 @@ pub async fn deletion_leaves_nothing(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Pods with volumes that are bound late go through kube-scheduler, and still to their planned nodes.
+/// Pods with volumes go through kube-scheduler, and still to their planned nodes. The plan knows where the volume can
+/// be used: of six nodes it takes the two, without trying any other. Until the claim is there it says so.
 pub async fn pinned_pods_are_bound_by_the_scheduler(world: &World) -> Result<()> {
     let operator = world.start("one");
+    let wanted = job("stores", 16)
+        .with(
+            "template.spec.volumes",
+            json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]),
+        )
+        .running_for("5s");
+    world.submit(&wanted).await?;
+    world
+        .eventually("the job says what it waits for", MINUTE, || async {
+            let status = world.api::<TrainingJob>().get("stores").await?.status.unwrap_or_default();
+            let message = status.message.unwrap_or_default();
+            let said =
+                status.reason.as_deref() == Some("ClaimNotReady") && message.contains("does not exist");
+            Ok(if said { Ok(()) } else { Err(message) })
+        })
+        .await?;
+    let nodes: Vec<String> = Api::<Node>::all(world.admin.clone())
+        .list(&ListParams::default())
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    let usable = [nodes[2].clone(), nodes[5].clone()];
     let claim = json!({
         "metadata": { "name": "data" },
         "spec": {
@@ -132,20 +156,17 @@ pub async fn pinned_pods_are_bound_by_the_scheduler(world: &World) -> Result<()>
             "resources": { "requests": { "storage": "1Gi" } },
         },
     });
-    world.volume(&format!("volume-{}", world.namespace), "data").await?;
+    world.volume(&format!("volume-{}", world.namespace), "data", &usable).await?;
     world.create::<PersistentVolumeClaim>(claim).await?;
-    let wanted = job("stores", 16)
-        .with(
-            "template.spec.volumes",
-            json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]),
-        )
-        .running_for("5s");
-    world.submit(&wanted).await?;
-    world.phase("stores", JobPhase::Running, 3 * MINUTE).await?;
+    let job = world.phase("stores", JobPhase::Running, 3 * MINUTE).await?;
+    let generation = job.status.unwrap_or_default().generation;
+    ensure!(generation == Some(1), "planned {generation:?} times: other nodes were tried");
     for pod in live(world).await? {
-        let affinity =
-            pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
+        let spec = pod.spec.clone().unwrap_or_default();
+        let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
         ensure!(affinity.is_some(), "{} was not pinned", pod.name_any());
+        let node = spec.node_name.unwrap_or_default();
+        ensure!(usable.contains(&node), "{} runs on {node}", pod.name_any());
     }
     oracle::check(world).await?;
     world.phase("stores", JobPhase::Succeeded, 3 * MINUTE).await?;

@@ -65,7 +65,7 @@ macro_rules! for_each_scenario {
         $scenario!(
             pinned_pods_are_bound_by_the_scheduler,
             lifecycle::pinned_pods_are_bound_by_the_scheduler,
-            nodes::hgx(2)
+            nodes::hgx(6)
         );
     };
 }

@@ -66,6 +66,13 @@ pub struct Told {
     avoid: Vec<NodeName>,
 }
 
+impl Told {
+    /// Whether the engine looks for a place for it.
+    pub fn waits(&self) -> bool {
+        self.state == std::mem::discriminant(&Wanted::Waiting)
+    }
+}
+
 /// What the engine should hold for a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {

@@ -36,12 +36,13 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob};
 use muster_cluster::Cluster;
 use muster_cluster::seen::{SeenNode, SeenPod};
+use muster_cluster::template::Learned;
 use muster_engine::{Decision, How};
 use muster_lifecycle::recovery::Step;
-use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Resources, Uid};
+use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Uid};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::effect::{Effect, Note};
+use crate::effect::{Claims, Effect, Note};
 use crate::watch::Change;
 use gang::{GangRt, Proposal};
 use job::JobRt;
@@ -77,8 +78,8 @@ pub enum Event {
 enum Shape {
     /// Asked; these gangs wait.
     Asked(BTreeSet<ObjectKey>),
-    /// What one pod requests once admission has had its say.
-    Known(Resources),
+    /// What came of it, and when.
+    Known(Box<Learned>, Claims, Millis),
 }
 
 /// The core.

@@ -3,16 +3,19 @@
 
 use muster_api::{RoleSpec, labels, names};
 use muster_cluster::Slot;
-use muster_model::{Millis, ObjectKey, Resources, UnitId};
+use muster_cluster::template::Learned;
+use muster_model::{Millis, ObjectKey, UnitId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-use super::gang::Needed;
+use super::gang::{Needed, Told};
 use super::outbox::Ticket;
 use super::{Core, Shape, Wake};
-use crate::effect::{Effect, Outcome, Owned, OwnedKind};
+use crate::effect::{Claims, Effect, Outcome, Owned, OwnedKind};
 use crate::manifest::{Blueprint, Stamp, owner};
 
+/// How long it is believed where volumes are.
+const CLAIMS_KEPT: Millis = 30_000;
 /// Most pod shapes that are remembered.
 const MOST_SHAPES: usize = 4096;
 
@@ -139,18 +142,33 @@ impl Core {
         self.dirty_gangs.insert(waiter.clone());
     }
 
-    /// Whether the API server was asked about every role's pods; asks if not.
+    /// Whether the API server was asked about every role's pods; asks if not, or if volumes may lie elsewhere by now.
     pub(super) fn shapes_known(&mut self, key: &ObjectKey, now: Millis) -> bool {
+        let Some(rt) = self.gangs.get(key) else { return false };
+        // One that waits in the engine was asked about when it began to.
+        let begins = !rt.told.as_ref().is_some_and(Told::waits);
+        self.ask_where(key, now, |shape| match shape {
+            None | Some(Shape::Asked(_)) => true,
+            Some(Shape::Known(_, claims, at)) => {
+                begins && *claims != Claims::None && at.saturating_add(CLAIMS_KEPT) <= now
+            }
+        })
+    }
+
+    /// The gang runs: volumes that were bound for it are where its lost units must go.
+    pub(super) fn look_for_volumes(&mut self, key: &ObjectKey, now: Millis) {
+        self.ask_where(key, now, |shape| matches!(shape, Some(Shape::Known(_, Claims::Unbound, _))));
+    }
+
+    /// Asks the API server about the pods of those roles whose shape is `wanted`. Returns whether there is none.
+    fn ask_where(&mut self, key: &ObjectKey, now: Millis, wanted: impl Fn(Option<&Shape>) -> bool) -> bool {
         let Some(rt) = self.gangs.get(key) else { return false };
         let probes: Vec<(u64, Result<Vec<u8>, String>)> = rt
             .object
             .spec
             .roles
             .iter()
-            .filter(|role| {
-                let shape = rt.shape_of(role);
-                !matches!(self.shapes.get(&shape), Some(Shape::Known(_)))
-            })
+            .filter(|role| wanted(self.shapes.get(&rt.shape_of(role))))
             .map(|role| (rt.shape_of(role), self.probe_body(key, role)))
             .collect();
         if probes.is_empty() {
@@ -161,16 +179,15 @@ impl Core {
         }
         for (shape, body) in probes {
             match (body, self.shapes.get_mut(&shape)) {
-                (_, Some(Shape::Known(_))) => {}
                 (_, Some(Shape::Asked(waiting))) => {
                     waiting.insert(key.clone());
                 }
-                (Ok(body), None) => {
+                (Ok(body), _) => {
                     self.shapes.insert(shape, Shape::Asked([key.clone()].into()));
                     let namespace = key.namespace.clone();
                     self.out.push(Effect::ProbePod { gang: key.clone(), shape, namespace, body });
                 }
-                (Err(message), None) => {
+                (Err(message), _) => {
                     if let Some(rt) = self.gangs.get_mut(key) {
                         rt.request = Err(muster_model::Reason::Invalid {
                             field: "spec".into(),
@@ -214,9 +231,9 @@ impl Core {
         }
         let shapes: BTreeMap<&str, u64> =
             rt.object.spec.roles.iter().map(|role| (role.name.as_str(), rt.shape_of(role))).collect();
-        let learned = |role: &str| -> Option<Resources> {
+        let learned = |role: &str| -> Option<Learned> {
             match self.shapes.get(shapes.get(role)?) {
-                Some(Shape::Known(requests)) => Some(requests.clone()),
+                Some(Shape::Known(learned, ..)) => Some(Learned::clone(learned)),
                 _ => None,
             }
         };

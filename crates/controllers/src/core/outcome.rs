@@ -2,7 +2,7 @@
 
 use muster_api::GangStatus;
 use muster_cluster::{PodFacts, Slot};
-use muster_model::{Millis, NodeName, ObjectKey, Reason, resources};
+use muster_model::{Millis, NodeName, ObjectKey, Reason};
 
 use super::gang::Writing;
 use super::outbox::Ticket;
@@ -221,11 +221,18 @@ impl Core {
             }
         };
         match outcome {
-            Outcome::Probed(facts) => {
-                let PodFacts { mut requests, .. } = *facts;
-                requests.0.remove(resources::PODS);
-                self.shapes.insert(shape, Shape::Known(requests));
-            }
+            Outcome::Probed(probe) => match probe.problem {
+                None => {
+                    self.shapes.insert(shape, Shape::Known(Box::new(probe.learned), probe.claims, now));
+                }
+                Some(reason) => {
+                    for key in &waiting {
+                        if let Some(rt) = self.gangs.get_mut(key).filter(|rt| rt.plan.is_none()) {
+                            rt.hold = Some((now + FIRST_HOLD, reason.clone()));
+                        }
+                    }
+                }
+            },
             Outcome::Refused(message) => {
                 for key in &waiting {
                     if let Some(rt) = self.gangs.get_mut(key) {

@@ -149,7 +149,12 @@ impl Core {
             self.wakes.insert((due.max(now + 1), Wake::Gang(key.clone())));
             return None;
         }
-        rt.progress(now)
+        let begins = rt.begins_to_run();
+        let change = rt.progress(now);
+        if begins {
+            self.look_for_volumes(key, now);
+        }
+        change
     }
 
     fn write(&mut self, key: &ObjectKey, mut change: Change) {

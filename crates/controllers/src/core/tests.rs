@@ -1,14 +1,14 @@
 //! The core against a server in a table: which answers may be lost, late or wrong, and what must never follow.
 
 use muster_api::{Gang as Object, GangStatus, TrainingJob};
-use muster_cluster::PodFacts;
 use muster_cluster::seen::{SeenNode, SeenPod};
-use muster_model::{Millis, ObjectKey, Uid};
+use muster_cluster::template::Learned;
+use muster_model::{Millis, NodeSelectorTerm, ObjectKey, Reason, Requirement, Uid};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use super::{Config, Core, Event, Ticket};
-use crate::effect::{Effect, Outcome};
+use crate::effect::{Claims, Effect, Outcome, Probe};
 use crate::watch::Change;
 
 /// A core, the gangs as the server has them, and the time.
@@ -21,6 +21,8 @@ struct Table {
     asked: Vec<Ticket>,
     /// Something happened since the core advanced last.
     woken: bool,
+    /// What the server knows of claims, beside a pod's own fields.
+    claims: Probe,
 }
 
 impl Table {
@@ -32,7 +34,15 @@ impl Table {
             core.apply(Event::Node(Change::Set(node(at, true))), 0);
         }
         core.start();
-        Self { core, gangs: BTreeMap::new(), version: 1, now: 0, asked: Vec::new(), woken: true }
+        Self {
+            core,
+            gangs: BTreeMap::new(),
+            version: 1,
+            now: 0,
+            asked: Vec::new(),
+            woken: true,
+            claims: Probe::default(),
+        }
     }
 
     /// A gang of pods that fill a node each.
@@ -118,7 +128,7 @@ impl Table {
     /// What the server does with it; the watch shows it at once.
     fn perform(&mut self, effect: &Effect) -> Outcome {
         match effect {
-            Effect::ProbePod { body, .. } => Outcome::Probed(Box::new(facts(body, "probe"))),
+            Effect::ProbePod { body, .. } => Outcome::Probed(Box::new(self.probe(body))),
             Effect::WriteGang { gang, version, status, .. } => {
                 let outcome = self.write(&gang.name, version, status);
                 self.show(&gang.name);
@@ -130,6 +140,14 @@ impl Table {
             }
             _ => Outcome::Done { version: None, uid: None },
         }
+    }
+
+    /// What a dry run and a look at the claims say.
+    fn probe(&self, body: &[u8]) -> Probe {
+        let pod = pod_of(body, "probe").0;
+        let mut learned = Learned::of(&pod.spec.unwrap_or_default()).unwrap();
+        learned.volumes.clone_from(&self.claims.learned.volumes);
+        Probe { learned, ..self.claims.clone() }
     }
 
     /// Compares and swaps; the watch is late.
@@ -175,8 +193,18 @@ fn pod_of(body: &[u8], uid: &str) -> SeenPod {
     pod
 }
 
-fn facts(body: &[u8], uid: &str) -> PodFacts {
-    PodFacts::of(&pod_of(body, uid).0).0
+/// The pod of a creation, once its container runs.
+fn running(body: &[u8], uid: &str) -> SeenPod {
+    let mut pod = pod_of(body, uid);
+    pod.0.status = serde_json::from_value(json!({
+        "phase": "Running", "startTime": "2026-01-01T00:00:00Z",
+        "containerStatuses": [{
+            "name": "trainer", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "state": { "running": { "startedAt": "2026-01-01T00:00:01Z" } },
+        }],
+    }))
+    .unwrap();
+    pod
 }
 
 fn is_plan(effect: &Effect, name: &str) -> bool {
@@ -299,16 +327,7 @@ fn that_all_pods_exist_costs_no_write_of_its_own() {
         _ => None,
     });
     let (pod, body) = created.unwrap();
-    let mut running = pod_of(&body, &pod.name);
-    running.0.status = serde_json::from_value(json!({
-        "phase": "Running", "startTime": "2026-01-01T00:00:00Z",
-        "containerStatuses": [{
-            "name": "trainer", "image": "", "imageID": "", "ready": true, "restartCount": 0,
-            "state": { "running": { "startedAt": "2026-01-01T00:00:01Z" } },
-        }],
-    }))
-    .unwrap();
-    table.tell(Event::Pod(Change::Set(running)));
+    table.tell(Event::Pod(Change::Set(running(&body, &pod.name))));
     assert_eq!(writes(&table.settle(60_000)), 1, "one pod of two runs");
     let status = &table.gangs["gang"]["status"];
     assert_eq!((&status["launched"], &status["units"]["ready"]), (&json!(true), &json!(1)), "{status}");
@@ -355,4 +374,55 @@ fn wishes_that_are_not_heeded_are_named() {
     });
     let of_job = said(&jobs.next_back().unwrap()["conditions"]);
     assert!(of_job.contains(&format!("; spec.{rest}")), "{of_job}");
+}
+
+/// A claim that no pod can use yet is the reason, not a plan that kube-scheduler then refuses; waiting writes nothing more.
+#[test]
+fn a_gang_waits_for_its_claim() {
+    let mut table = Table::new(1);
+    let message = "it does not exist".to_owned();
+    table.claims.problem = Some(Reason::ClaimNotReady { claim: "data".into(), message });
+    table.submit("gang", 1);
+    let asked = table.settle(60_000);
+    let writes = asked.iter().filter(|e| matches!(e, Effect::WriteGang { .. })).count();
+    let probes = asked.iter().filter(|e| matches!(e, Effect::ProbePod { .. })).count();
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!(status["reason"], "ClaimNotReady", "{status}");
+    assert!(status["message"].as_str().unwrap().contains("\"data\": it does not exist"), "{status}");
+    assert!(writes == 1 && (4..=7).contains(&probes), "{writes} writes, {probes} looks in a minute");
+    table.claims.problem = None;
+    table.settle(20_000);
+    assert!(table.plan("gang").is_some(), "{}", table.gangs["gang"]["status"]);
+}
+
+/// A volume that is bound for a gang's first pods binds those that come after them.
+#[test]
+fn what_is_replaced_follows_the_volume() {
+    let mut table = Table::new(3);
+    table.claims.claims = Claims::Unbound;
+    table.submit("gang", 1);
+    let creation = table.until(is_creation);
+    let created = creation.effect.clone();
+    let outcome = table.perform(&created);
+    table.answer(creation, outcome);
+    assert_eq!(table.plan("gang").as_deref(), Some("node-0"));
+    // It runs, and by then its volume is where only the last node reaches it.
+    let only_last = NodeSelectorTerm {
+        requirements: vec![Requirement {
+            field: true,
+            ..Requirement::label_in("metadata.name", &["node-2"])
+        }],
+    };
+    table.claims = Probe {
+        claims: Claims::Bound,
+        learned: Learned { volumes: vec![vec![only_last]], ..Learned::default() },
+        ..Probe::default()
+    };
+    let Effect::CreatePod { pod, body, .. } = &created else { unreachable!() };
+    table.tell(Event::Pod(Change::Set(running(body, &pod.name))));
+    table.settle(5_000);
+    assert_eq!(table.gangs["gang"]["status"]["phase"], "Running", "{}", table.gangs["gang"]["status"]);
+    table.tell(Event::Node(Change::Set(node(0, false))));
+    table.settle(120_000);
+    assert_eq!(table.plan("gang").as_deref(), Some("node-2"));
 }

@@ -3,7 +3,8 @@
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use muster_api::{AcceleratorClass, AcceleratorClassSpec, Gang as Object, Queue, catalogue, common};
-use muster_cluster::{Cluster, template};
+use muster_cluster::Cluster;
+use muster_cluster::template::{self, Learned};
 use muster_model::{self as model, Gang, GangState, Millis, ObjectKey, Reason, Resources, resources};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,15 +178,15 @@ impl World {
         }
     }
 
-    /// The gang as the engine wants it, state aside. `learned` gives what one pod of a role really requests once
-    /// admission has had its say (accelerators and the pod slot excluded).
+    /// The gang as the engine wants it, state aside. `learned` gives what the API server makes of a role's
+    /// pods.
     ///
     /// # Errors
     /// What is wrong with the gang, given the other objects.
     pub fn request(
         &self,
         object: &Object,
-        learned: &dyn Fn(&str) -> Option<Resources>,
+        learned: &dyn Fn(&str) -> Option<Learned>,
         since: Millis,
     ) -> Result<Gang, Reason> {
         let spec = &object.spec;

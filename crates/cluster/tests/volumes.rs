@@ -1,0 +1,147 @@
+//! Where volumes let pods run, claim by claim.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PodSpec};
+use k8s_openapi::api::storage::v1::StorageClass;
+use muster_cluster::volumes::{self, Claim, Reach, Source};
+use muster_model::{NodeSelectorTerm, Requirement};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+fn claim(spec: &Value) -> PersistentVolumeClaim {
+    serde_json::from_value(json!({ "metadata": { "name": "data" }, "spec": spec })).expect("a claim")
+}
+
+fn volume(metadata: &Value, spec: &Value) -> PersistentVolume {
+    serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).expect("a volume")
+}
+
+fn class(more: &Value) -> StorageClass {
+    let mut class = json!({ "metadata": { "name": "fast" }, "provisioner": "disks" });
+    class.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    serde_json::from_value(class).expect("a class")
+}
+
+/// Whether a node with these labels is within reach.
+fn allows(reach: &Reach, labels: &[(&str, &str)]) -> bool {
+    let labels: BTreeMap<String, String> =
+        labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let terms = volumes::all_of(reach).expect("few terms");
+    terms.is_empty() || terms.iter().any(|term| term.matches("node", &labels))
+}
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const REGION: &str = "topology.kubernetes.io/region";
+
+#[test]
+fn a_bound_volume_is_used_where_its_affinity_says() {
+    let terms = json!([
+        { "matchExpressions": [{ "key": ZONE, "operator": "In", "values": ["a"] }] },
+        { "matchExpressions": [{ "key": "disk", "operator": "Exists" }] },
+    ]);
+    let bound = volume(
+        &json!({ "name": "v" }),
+        &json!({ "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } }),
+    );
+    let known =
+        Claim { object: Some(claim(&json!({ "volumeName": "v" }))), volume: Some(bound), class: None };
+    let (reach, is_final) = volumes::reach("data", &known).expect("usable");
+    assert!(is_final);
+    assert!(allows(&reach, &[(ZONE, "a")]) && allows(&reach, &[(ZONE, "b"), ("disk", "")]));
+    assert!(!allows(&reach, &[(ZONE, "b")]) && !allows(&reach, &[]));
+}
+
+#[test]
+fn a_volume_of_zones_is_used_there_and_on_nodes_that_name_no_place() {
+    for label in [ZONE, "failure-domain.beta.kubernetes.io/zone"] {
+        let reach =
+            volumes::of_volume(&volume(&json!({ "labels": { label: "a__b", REGION: "r" } }), &json!({})));
+        assert!(allows(&reach, &[(ZONE, "b"), (REGION, "r")]) && allows(&reach, &[]), "{label}");
+        assert!(!allows(&reach, &[(ZONE, "c"), (REGION, "r")]), "{label}");
+        assert!(!allows(&reach, &[(ZONE, "a"), (REGION, "other")]), "{label}");
+    }
+}
+
+#[test]
+fn a_volume_without_a_place_is_used_everywhere() {
+    let reach = volumes::of_volume(&volume(
+        &json!({ "name": "v" }),
+        &json!({ "nfs": { "path": "/", "server": "s" } }),
+    ));
+    assert!(reach.is_empty());
+}
+
+#[test]
+fn a_claim_that_is_bound_late_is_used_where_its_class_makes_volumes() {
+    let late = json!({ "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": [
+        { "matchLabelExpressions": [{ "key": ZONE, "values": ["a", "b"] }] },
+    ] });
+    let unbound = Claim {
+        object: Some(claim(&json!({ "storageClassName": "fast" }))),
+        volume: None,
+        class: Some(class(&late)),
+    };
+    let (reach, is_final) = volumes::reach("data", &unbound).expect("usable");
+    assert!(!is_final && allows(&reach, &[(ZONE, "b")]) && !allows(&reach, &[(ZONE, "c")]));
+}
+
+#[test]
+fn what_keeps_pods_from_starting_is_said() {
+    let immediate = || Some(class(&json!({ "volumeBindingMode": "Immediate" })));
+    let leaving: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": { "name": "data", "deletionTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "volumeName": "v" },
+    }))
+    .expect("a claim");
+    let cases = vec![
+        (Claim::default(), "it does not exist"),
+        (Claim { object: Some(leaving), ..Claim::default() }, "it is being deleted"),
+        (
+            Claim { object: Some(claim(&json!({ "volumeName": "v" }))), ..Claim::default() },
+            "its volume \"v\" does not exist",
+        ),
+        (
+            Claim { object: Some(claim(&json!({ "storageClassName": "fast" }))), ..Claim::default() },
+            "its StorageClass \"fast\" does not exist",
+        ),
+        (
+            Claim {
+                object: Some(claim(&json!({ "storageClassName": "fast" }))),
+                class: immediate(),
+                ..Claim::default()
+            },
+            "it is not bound to a volume yet",
+        ),
+        (
+            Claim { object: Some(claim(&json!({ "storageClassName": "" }))), ..Claim::default() },
+            "it is not bound to a volume yet",
+        ),
+    ];
+    for (known, message) in cases {
+        let reason = volumes::reach("data", &known).expect_err(message);
+        assert_eq!(reason.to_string(), format!("PersistentVolumeClaim \"data\": {message}"));
+    }
+}
+
+#[test]
+fn sources_are_claims_and_classes_of_ephemeral_volumes() {
+    let spec: PodSpec = serde_json::from_value(json!({ "containers": [], "volumes": [
+        { "name": "a", "persistentVolumeClaim": { "claimName": "data" } },
+        { "name": "b", "ephemeral": { "volumeClaimTemplate": { "spec": { "storageClassName": "fast" } } } },
+        { "name": "c", "ephemeral": { "volumeClaimTemplate": { "spec": {} } } },
+        { "name": "d", "emptyDir": {} },
+    ] }))
+    .expect("a pod");
+    assert_eq!(volumes::sources(&spec), [Source::Claim("data".into()), Source::Class("fast".into())]);
+}
+
+#[test]
+fn alternatives_multiply_and_what_matches_nothing_stays_so() {
+    let term = |key: &str| NodeSelectorTerm { requirements: vec![Requirement::label_in(key, &["x"])] };
+    let either = || vec![term("a"), term("b")];
+    let all = volumes::all_of(&[either(), vec![term("c")], either()]).expect("few");
+    assert_eq!(all.len(), 2, "the same list counts once");
+    assert!(all.iter().all(|term| term.requirements.len() == 2));
+    let nothing = volumes::all_of(&[vec![NodeSelectorTerm::default()], either()]).expect("few");
+    assert!(!nothing.is_empty() && nothing.iter().all(|term| term.requirements.is_empty()));
+    let many = |key: &str| (0..20).map(|at| term(&format!("{key}{at}"))).collect::<Vec<_>>();
+    assert_eq!(volumes::all_of(&[many("a"), many("b")]), Err(400));
+}
