@@ -31,7 +31,7 @@ const PLACES: [(&str, &str); 4] = [
 pub type Reach = Vec<Vec<NodeSelectorTerm>>;
 
 /// What stands behind a volume of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// A PersistentVolumeClaim of the pod's namespace, by name.
     Claim(String),

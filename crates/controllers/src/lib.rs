@@ -13,6 +13,7 @@ pub mod launch;
 pub mod leader;
 pub mod manifest;
 pub mod run;
+pub mod volumes;
 pub mod watch;
 pub mod writer;
 

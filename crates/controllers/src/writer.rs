@@ -4,14 +4,13 @@
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::client::Body;
 use muster_cluster::PodFacts;
 use muster_cluster::seen::SeenPod;
 use muster_cluster::template::Learned;
-use muster_cluster::volumes::{self, Claim, Source};
+use muster_cluster::volumes::sources;
 use muster_model::{ObjectKey, Uid};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::effect::{Claims, Effect, Note, Outcome, Owned, OwnedKind, Probe};
 use crate::leader::{FENCE_POLICY, Term};
+use crate::volumes;
 
 /// Field manager of all our writes.
 const MANAGER: &str = "fieldManager=muster";
@@ -117,14 +117,17 @@ impl Writer {
         let spec = pod.spec.unwrap_or_default();
         let learned = Learned::of(&spec).map_err(Outcome::Refused)?;
         let mut probe = Probe { learned, ..Probe::default() };
-        for source in volumes::sources(&spec) {
-            let reach = match source {
-                Source::Claim(name) => volumes::reach(&name, &self.claim(namespace, &name).await?),
-                Source::Class(name) => {
-                    let class: Option<StorageClass> = self.get(&class_path(&name)).await?;
-                    Ok((class.as_ref().map(volumes::of_class).unwrap_or_default(), false))
-                }
-            };
+        for source in sources(&spec) {
+            let look_up = volumes::look_up(&self.client, namespace, &source);
+            let found = tokio::time::timeout(self.timeout, look_up).await;
+            let reach = found
+                .map_err(|_| Outcome::Transient(format!("no answer within {:?}", self.timeout)))?
+                .map_err(|error| match error {
+                    kube::Error::Api(status) if status.code == StatusCode::FORBIDDEN => {
+                        Outcome::Refused(status.message)
+                    }
+                    error => Outcome::Transient(error.to_string()),
+                })?;
             match reach {
                 Ok((reach, bound)) => {
                     probe.learned.volumes.extend(reach);
@@ -138,33 +141,6 @@ impl Writer {
             }
         }
         Ok(probe)
-    }
-
-    /// A claim with the volume or the class that it names.
-    async fn claim(&self, namespace: &str, name: &str) -> Result<Claim, Outcome> {
-        let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}");
-        let object: Option<PersistentVolumeClaim> = self.get(&path).await?;
-        let mut claim = Claim::default();
-        if let Some(object) = &object {
-            if let Some(volume) = volumes::volume_of(object) {
-                claim.volume = self.get(&format!("/api/v1/persistentvolumes/{volume}")).await?;
-            } else if let Some(class) = volumes::class_of(object) {
-                claim.class = self.get(&class_path(class)).await?;
-            }
-        }
-        claim.object = object;
-        Ok(claim)
-    }
-
-    /// An object, if it exists.
-    async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Outcome> {
-        match self.ask(Method::GET, path, JSON, Vec::new()).await {
-            Ok(answer) => {
-                serde_json::from_slice(&answer).map(Some).map_err(|e| Outcome::Transient(e.to_string()))
-            }
-            Err(Outcome::Gone) => Ok(None),
-            Err(outcome) => Err(outcome),
-        }
     }
 
     async fn ensure(&self, object: &Owned, exists: bool) -> Outcome {
@@ -304,10 +280,6 @@ fn truncated(text: &str, limit: usize) -> &str {
 
 fn pod_path(pod: &ObjectKey) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
-}
-
-fn class_path(name: &str) -> String {
-    format!("/apis/storage.k8s.io/v1/storageclasses/{name}")
 }
 
 fn object_path(kind: OwnedKind, key: &ObjectKey) -> String {

@@ -3,7 +3,7 @@
 
 use clap::Parser;
 use k8s_openapi::{
-    api::core::v1::{ConfigMap, Node, Pod, ResourceQuota},
+    api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -214,6 +214,50 @@ async fn jobs_take_what_pods_and_plans_leave_and_nothing_is_written() {
     assert!(stats.len() > 8, "{stats:?}");
     assert!(stats.keys().all(|key| key.verb == "list" && !key.is_write()), "{stats:?}");
     assert_eq!(server.revision(), revision, "nothing was written");
+}
+
+#[tokio::test]
+async fn jobs_go_where_their_volumes_can_be_used() {
+    let server = server();
+    let client = server.client("user");
+    install_crds(&client).await;
+    nodes(&client, 3).await;
+    let reachable = json!({ "required": { "nodeSelectorTerms": [
+        { "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["n2"] }] },
+    ] } });
+    let volume = json!({
+        "metadata": { "name": "disk" },
+        "spec": {
+            "accessModes": ["ReadWriteMany"], "capacity": { "storage": "1Gi" }, "hostPath": { "path": "/d" },
+            "nodeAffinity": reachable,
+        },
+    });
+    put::<PersistentVolume>(&Api::all(client.clone()), volume).await;
+    let claim = json!({
+        "metadata": { "name": "data" },
+        "spec": {
+            "accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": "disk",
+            "resources": { "requests": { "storage": "1Gi" } },
+        },
+    });
+    put::<PersistentVolumeClaim>(&Api::default_namespaced(client.clone()), claim).await;
+    let with = |name: &str, claim: &str| {
+        let mut gang = gang(name, 1);
+        gang["spec"]["roles"][0]["template"]["spec"]["volumes"] =
+            json!([{ "name": "v", "persistentVolumeClaim": { "claimName": claim } }]);
+        gang
+    };
+    // One that waits in the cluster for a claim that is not there takes no room.
+    put(&Api::<Gang>::default_namespaced(client.clone()), with("waits", "absent")).await;
+    let path = jobs("volumes.yaml", &[with("bound", "data"), with("again", "data"), with("none", "absent")]);
+    let answer = simulate(&client, &["--job", &path]).await.expect("an answer");
+    assert_eq!(placed(&answer, 0), ["n2"]);
+    assert_eq!(answer["jobs"][1]["reason"]["code"], "InsufficientCapacity", "{answer:#}");
+    assert_eq!(answer["jobs"][2]["reason"]["code"], "ClaimNotReady", "{answer:#}");
+    assert!(said(&answer).contains("\\\"absent\\\": it does not exist"), "{answer:#}");
+    server.reset_stats();
+    simulate(&client, &["--job", &path]).await.expect("an answer");
+    assert!(server.stats().keys().all(|key| !key.is_write()), "{:?}", server.stats());
 }
 
 #[tokio::test]

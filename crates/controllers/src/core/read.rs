@@ -6,6 +6,7 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use muster_api::{Gang as Object, plan_codec::CHUNK_KEY};
+use muster_cluster::template::Learned;
 use muster_model::{Gang, Reason};
 use std::collections::BTreeMap;
 
@@ -18,7 +19,8 @@ pub fn plan_part(map: ConfigMap) -> Option<(String, String)> {
 }
 
 /// What the engine is told of a gang by an operator that has just begun; `None` of one that holds nothing and asks for
-/// nothing (it ended, leaves, or is suspended). `chunks` are the parts of large plans, by ConfigMap name.
+/// nothing (it ended, leaves, or is suspended). `chunks` are the parts of large plans, by ConfigMap name; `learned` tells
+/// what is known of a role's pods beyond their template.
 ///
 /// # Errors
 /// What is wrong with the gang, given the other objects, or with its plan. Its pods count where they are.
@@ -26,6 +28,7 @@ pub fn read_gang(
     world: &World,
     object: Object,
     chunks: &BTreeMap<String, String>,
+    learned: &dyn Fn(&str) -> Option<Learned>,
 ) -> Result<Option<Gang>, Reason> {
     let rt = GangRt::new(object, chunks);
     if rt.wanted(false) == Some(Wanted::Inactive) {
@@ -38,7 +41,7 @@ pub fn read_gang(
             remedy: "the operator places the gang anew".into(),
         });
     }
-    let request = world.request(&rt.object, &|_| None, rt.since())?;
+    let request = world.request(&rt.object, learned, rt.since())?;
     let blocked = rt.plan.is_none() && world.quota_refusal(&request).is_some();
     let wanted = rt.wanted(blocked).filter(|wanted| *wanted != Wanted::Inactive);
     Ok(wanted.map(|wanted| Gang { state: rt.state(wanted), ..request }))

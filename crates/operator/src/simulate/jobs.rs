@@ -7,7 +7,7 @@
 
 use anyhow::anyhow;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::{Resource, ResourceExt, api::ObjectMeta};
+use kube::{Client, Resource, ResourceExt, api::ObjectMeta};
 use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob, common::DEFAULT_QUEUE};
 use muster_cluster::template;
 use muster_controllers::{core::World, derive};
@@ -18,6 +18,7 @@ use super::{
     changes::Fields,
     place::{Ground, Job, Refusal, Scenario},
     trace,
+    volumes::Volumes,
     yaml::Document,
 };
 
@@ -28,6 +29,7 @@ pub struct Manifests {
     namespace: String,
     topology: Option<model::Topology>,
     world: World,
+    volumes: Volumes,
     queues_given: bool,
     priorities_given: bool,
     /// The jobs, in the order of the files.
@@ -51,6 +53,7 @@ impl Manifests {
             namespace: namespace.to_owned(),
             topology: None,
             world: std::mem::take(&mut ground.world),
+            volumes: std::mem::take(&mut ground.volumes),
             queues_given: ground.queues_known,
             priorities_given: ground.priorities_known,
             given: Vec::new(),
@@ -117,6 +120,23 @@ impl Manifests {
                 anyhow!("{file}, line {line}, column name: {message}; {remedy}")
             })?;
             self.given.push((key, Given::Gang(Box::new(gang))));
+        }
+        Ok(())
+    }
+
+    /// Looks up where the jobs' volumes can be used.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    pub async fn look_up_volumes(&mut self, client: &Client, notes: &mut Vec<String>) -> anyhow::Result<()> {
+        for (key, given) in &self.given {
+            let templates: Vec<_> = match given {
+                Given::Training(job) => vec![&job.spec.template],
+                Given::Gang(gang) => gang.spec.roles.iter().map(|role| &role.template).collect(),
+            };
+            for spec in templates.into_iter().filter_map(|template| template.spec.as_ref()) {
+                self.volumes.look_up(client, &key.namespace, spec, notes).await?;
+            }
         }
         Ok(())
     }
@@ -235,7 +255,11 @@ impl Manifests {
 
     /// What the gang asks of the engine.
     fn request(&self, object: &Object, since: Millis) -> Result<model::Gang, Refusal> {
-        let gang = self.world.request(object, &|_| None, since).map_err(|reason| Refusal::from(&reason))?;
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let learned = self.volumes.learned(namespace, &object.spec.roles);
+        let gang =
+            learned.and_then(|learned| self.world.request(object, &|role| learned.get(role).cloned(), since));
+        let gang = gang.map_err(|reason| Refusal::from(&reason))?;
         if object.spec.suspend {
             return Ok(gang);
         }

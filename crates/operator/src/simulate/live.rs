@@ -32,7 +32,7 @@ const PAGE: u32 = 500;
 const NOT_FOUND: u16 = 404;
 /// HTTP: the pages' common moment is forgotten.
 const GONE: u16 = 410;
-const FORBIDDEN: u16 = 403;
+pub const FORBIDDEN: u16 = 403;
 const UNAUTHORIZED: u16 = 401;
 /// Sentences of one kind that are passed on; the others are counted.
 const MOST_WARNINGS: usize = 5;
@@ -120,7 +120,17 @@ async fn gangs(client: &Client, ground: &mut Ground) -> anyhow::Result<()> {
     let mut warnings = Vec::new();
     for object in objects {
         let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
-        match read_gang(&ground.world, object, &chunks) {
+        // Where volumes are decides where a gang goes, not where it is.
+        let waits = object.status.as_ref().is_none_or(|status| status.plan.is_none());
+        let roles = if waits { &object.spec.roles[..] } else { &[] };
+        for spec in roles.iter().filter_map(|role| role.template.spec.as_ref()) {
+            ground.volumes.look_up(client, &key.namespace, spec, &mut ground.notes).await?;
+        }
+        let learned = ground.volumes.learned(&key.namespace, roles);
+        let gang = learned.and_then(|learned| {
+            read_gang(&ground.world, object, &chunks, &|role| learned.get(role).cloned())
+        });
+        match gang {
             Ok(Some(gang)) => take_gang(ground, gang),
             Ok(None) => {}
             Err(reason) => {

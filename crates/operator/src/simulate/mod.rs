@@ -38,6 +38,7 @@ mod place;
 mod report;
 mod svg;
 mod trace;
+mod volumes;
 mod yaml;
 
 use anyhow::{Context, bail};
@@ -172,7 +173,9 @@ pub fn answer(args: &Args, terminal: bool) -> anyhow::Result<String> {
     }
     if !args.cluster {
         let namespace = args.namespace.as_deref().unwrap_or("default");
-        return shown(args, described(args)?, namespace, terminal);
+        let mut ground = described(args)?;
+        let manifests = manifests(args, &mut ground, namespace)?;
+        return Ok(shown(args, manifests.scenario(ground), terminal));
     }
     let access = Access { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -188,23 +191,25 @@ pub fn answer(args: &Args, terminal: bool) -> anyhow::Result<String> {
 /// # Errors
 /// As [`run`].
 pub async fn answer_on(args: &Args, client: &Client, terminal: bool) -> anyhow::Result<String> {
-    let ground = live::read(client).await?;
+    let mut ground = live::read(client).await?;
     let namespace = args.namespace.as_deref().unwrap_or(client.default_namespace());
-    shown(args, ground, namespace, terminal)
+    let mut manifests = manifests(args, &mut ground, namespace)?;
+    manifests.look_up_volumes(client, &mut ground.notes).await?;
+    Ok(shown(args, manifests.scenario(ground), terminal))
 }
 
-fn shown(args: &Args, ground: Ground, namespace: &str, terminal: bool) -> anyhow::Result<String> {
-    let answer = scenario(args, ground, namespace)?.run();
+fn shown(args: &Args, scenario: Scenario, terminal: bool) -> String {
+    let answer = scenario.run();
     let color = match args.look.color {
         Colour::Always => true,
         Colour::Never => false,
         Colour::Auto => terminal && std::env::var_os("NO_COLOR").is_none(),
     };
-    Ok(match args.look.output {
+    match args.look.output {
         Output::Text => report::text(&answer, usize::from(args.look.width), color),
         Output::Json => format!("{:#}\n", report::json(&answer)),
         Output::Svg => svg::draw(&report::map(&answer), &report::summary(&answer), &report::remarks(&answer)),
-    })
+    }
 }
 
 /// The cluster that `--nodes` and `--generate` describe.
@@ -226,9 +231,9 @@ fn described(args: &Args) -> anyhow::Result<Ground> {
     Ok(Ground { cluster: inventory.cluster, ..Ground::default() })
 }
 
-/// Reads the jobs, and puts them on the ground.
-fn scenario(args: &Args, mut ground: Ground, namespace: &str) -> anyhow::Result<Scenario> {
-    let mut manifests = Manifests::new(&mut ground, namespace);
+/// Reads the jobs.
+fn manifests(args: &Args, ground: &mut Ground, namespace: &str) -> anyhow::Result<Manifests> {
+    let mut manifests = Manifests::new(ground, namespace);
     for path in &args.job {
         for document in yaml::documents(&path.display().to_string(), &yaml::text(path)?)? {
             manifests.take(&document)?;
@@ -237,7 +242,7 @@ fn scenario(args: &Args, mut ground: Ground, namespace: &str) -> anyhow::Result<
     for path in &args.trace {
         manifests.take_trace(&path.display().to_string(), &yaml::text(path)?)?;
     }
-    Ok(manifests.scenario(ground))
+    Ok(manifests)
 }
 
 /// Answers all cases of all files.

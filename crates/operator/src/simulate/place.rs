@@ -17,6 +17,7 @@ use std::{
 };
 
 use super::changes::{self, Advice, Fields};
+use super::volumes::Volumes;
 
 /// What the jobs are placed on.
 #[derive(Debug, Default)]
@@ -37,6 +38,8 @@ pub struct Ground {
     pub queues_known: bool,
     /// The priority classes that there are are known.
     pub priorities_known: bool,
+    /// Where volumes can be used.
+    pub volumes: Volumes,
     /// What was found on the way and users should know.
     pub notes: Vec<String>,
 }
