@@ -1,6 +1,5 @@
 //! What the core wants done, and what came of it. Effects are data; only [`crate::writer`] talks to the API server.
 
-use muster_api::topology::TopologyStatus;
 use muster_api::{GangStatus, TrainingJobStatus};
 use muster_cluster::template::Learned;
 use muster_cluster::{PodFacts, Slot};
@@ -94,17 +93,41 @@ pub enum Effect {
         /// The whole status.
         status: Box<TrainingJobStatus>,
     },
-    /// Write the status of a Topology, if it still has this resourceVersion.
-    WriteTopology {
+    /// Write the status of an object of the cluster, if it still has this resourceVersion.
+    Report {
+        /// Which kind.
+        kind: Reported,
         /// Its name; it has no namespace.
         name: String,
         /// The version that the status was made from.
         version: String,
         /// The whole status.
-        status: Box<TopologyStatus>,
+        status: Box<serde_json::Value>,
     },
     /// Say what happened in an Event object.
     Tell(Box<Note>),
+}
+
+/// The kinds of objects whose status is counted from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reported {
+    /// Topology.
+    Topology,
+    /// AcceleratorClass.
+    Class,
+    /// Queue.
+    Queue,
+}
+
+impl Reported {
+    /// Path of the collection.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Topology => "/apis/muster.dev/v1alpha1/topologies",
+            Self::Class => "/apis/muster.dev/v1alpha1/acceleratorclasses",
+            Self::Queue => "/apis/muster.dev/v1alpha1/queues",
+        }
+    }
 }
 
 /// The kinds of objects that we create beside pods.

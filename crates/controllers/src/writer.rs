@@ -80,9 +80,8 @@ impl Writer {
             Effect::WriteJob { job, version, status } => {
                 self.status(&object_path(OwnedKind::Job, job), version, json!(status)).await
             }
-            Effect::WriteTopology { name, version, status } => {
-                let path = format!("/apis/muster.dev/v1alpha1/topologies/{name}");
-                self.status(&path, version, json!(status)).await
+            Effect::Report { kind, name, version, status } => {
+                self.status(&format!("{}/{name}", kind.path()), version, Value::clone(status)).await
             }
             Effect::Tell(note) => {
                 let path = format!("/api/v1/namespaces/{}/events?{MANAGER}", note.about.namespace);

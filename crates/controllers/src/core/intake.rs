@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::gang::GangRt;
 use super::{Core, Event, OUT_OF_SERVICE, Wake, name_of};
+use crate::effect::Reported;
 use crate::watch::Change;
 
 impl Core {
@@ -19,35 +20,28 @@ impl Core {
             Event::Node(Change::Gone(key, _)) => self.remove_node(&NodeName::from(key.name), now),
             Event::Pod(Change::Set(pod)) => self.set_pod(&pod.0, now),
             Event::Pod(Change::Gone(_, uid)) => self.remove_pod(&uid),
-            Event::Gang(Change::Set(gang)) => self.set_gang(gang),
-            Event::Gang(Change::Gone(key, uid)) => self.remove_gang(&key, &uid),
+            Event::Gang(change) => {
+                self.count_again(Reported::Queue, now);
+                match change {
+                    Change::Set(gang) => self.set_gang(gang),
+                    Change::Gone(key, uid) => self.remove_gang(&key, &uid),
+                    Change::Synced => {}
+                }
+            }
             Event::Job(Change::Set(job)) => self.set_job(job),
             Event::Job(Change::Gone(key, uid)) => self.remove_job(&key, &uid),
             Event::Queue(Change::Set(queue)) => {
-                self.world.set_queue(&name_of(&queue.metadata), Some(&queue));
-                self.judge_all_again();
+                self.set_queue(&name_of(&queue.metadata), Some(queue), now);
             }
-            Event::Queue(Change::Gone(key, _)) => {
-                self.world.set_queue(&key.name, None);
-                self.judge_all_again();
-            }
+            Event::Queue(Change::Gone(key, _)) => self.set_queue(&key.name, None, now),
             Event::Topology(Change::Set(topology)) if name_of(&topology.metadata) == TOPOLOGY_NAME => {
-                self.set_topology(Some(topology), now);
+                self.set_topology(TOPOLOGY_NAME, Some(topology), now);
             }
             Event::Topology(Change::Gone(key, _)) if key.name == TOPOLOGY_NAME => {
-                self.set_topology(None, now);
+                self.set_topology(TOPOLOGY_NAME, None, now);
             }
-            Event::Class(Change::Set(class)) => {
-                let name = name_of(&class.metadata);
-                self.world.set_class(&name, Some(class));
-                self.nodes_changed = true;
-                self.judge_all_again();
-            }
-            Event::Class(Change::Gone(key, _)) => {
-                self.world.set_class(&key.name, None);
-                self.nodes_changed = true;
-                self.judge_all_again();
-            }
+            Event::Class(Change::Set(class)) => self.set_class(&name_of(&class.metadata), Some(class), now),
+            Event::Class(Change::Gone(key, _)) => self.set_class(&key.name, None, now),
             Event::Priority(Change::Set(class)) => {
                 self.world.set_priority(&name_of(&class.metadata), Some(&class));
                 self.judge_all_again();
@@ -60,7 +54,6 @@ impl Core {
             Event::Topology(_)
             | Event::Node(Change::Synced)
             | Event::Pod(Change::Synced)
-            | Event::Gang(Change::Synced)
             | Event::Job(Change::Synced)
             | Event::Queue(Change::Synced)
             | Event::Class(Change::Synced)
@@ -125,7 +118,8 @@ impl Core {
             return;
         }
         self.nodes_changed = true;
-        self.look_at_topology(now);
+        self.count_again(Reported::Topology, now);
+        self.count_again(Reported::Class, now);
         if ready {
             self.unready.remove(&name);
         } else if !self.unready.contains_key(&name) {
@@ -143,7 +137,8 @@ impl Core {
 
     fn remove_node(&mut self, name: &NodeName, now: Millis) {
         self.cluster.remove_node(name);
-        self.look_at_topology(now);
+        self.count_again(Reported::Topology, now);
+        self.count_again(Reported::Class, now);
         self.nodes_changed = true;
         self.unready.remove(name);
         self.distrusted.remove(name);

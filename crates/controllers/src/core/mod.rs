@@ -19,12 +19,12 @@ mod outbox;
 mod outcome;
 mod read;
 mod recover;
+mod reports;
 mod settle;
 mod slots;
 mod status;
 #[cfg(test)]
 mod tests;
-mod topology;
 mod world;
 
 pub use config::{Config, Counters};
@@ -42,11 +42,12 @@ use muster_lifecycle::recovery::Step;
 use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Uid};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::effect::{Claims, Effect, Note};
+use crate::effect::{Claims, Effect, Note, Reported};
 use crate::watch::Change;
 use gang::{GangRt, Proposal};
 use job::JobRt;
 use outbox::Outbox;
+use reports::Reports;
 pub use world::World;
 
 /// Something that a watch reported.
@@ -111,7 +112,9 @@ pub struct Core {
     /// Parts of large plans, by ConfigMap name.
     chunks: BTreeMap<String, String>,
     nodes_changed: bool,
-    topology: Option<topology::TopologyRt>,
+    topologies: Reports<Topology>,
+    reported_classes: Reports<AcceleratorClass>,
+    reported_queues: Reports<Queue>,
     counters: Counters,
     warned: BTreeSet<String>,
 }
@@ -122,7 +125,7 @@ enum Wake {
     Gang(ObjectKey),
     Job(ObjectKey),
     Node(NodeName),
-    Topology,
+    Report(Reported),
 }
 
 impl Core {
@@ -149,7 +152,9 @@ impl Core {
             shapes: BTreeMap::new(),
             chunks: BTreeMap::new(),
             nodes_changed: true,
-            topology: None,
+            topologies: Reports::default(),
+            reported_classes: Reports::default(),
+            reported_queues: Reports::default(),
             counters: Counters::default(),
             warned: BTreeSet::new(),
         }
@@ -228,7 +233,7 @@ impl Core {
             Wake::Job(key) => {
                 self.dirty_jobs.insert(key);
             }
-            Wake::Topology => self.report_topology(now),
+            Wake::Report(kind) => self.report(kind, now),
             Wake::Node(name) => {
                 if self.unready.get(&name).is_some_and(|since| since + self.config.node_grace <= now) {
                     self.lose_node(&name, "is not ready");

@@ -36,7 +36,10 @@ impl Core {
                 let job = job.clone();
                 self.job_written(&job, outcome, now);
             }
-            Effect::WriteTopology { .. } => self.topology_written(&outcome, now),
+            Effect::Report { kind, name, .. } => {
+                let (kind, name) = (*kind, name.clone());
+                self.reported(kind, &name, &outcome, now);
+            }
             Effect::ProbePod { gang, shape, .. } => {
                 let (gang, shape) = (gang.clone(), *shape);
                 self.probed(&gang, shape, outcome, now);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use super::{Config, Core, Event, Ticket};
-use crate::effect::{Claims, Effect, Outcome, Probe};
+use crate::effect::{Claims, Effect, Outcome, Probe, Reported};
 use crate::watch::Change;
 
 /// A core, the gangs as the server has them, and the time.
@@ -23,6 +23,8 @@ struct Table {
     woken: bool,
     /// What the server knows of claims, beside a pod's own fields.
     claims: Probe,
+    /// Objects without a namespace, by kind and name.
+    others: BTreeMap<(Reported, String), Value>,
 }
 
 impl Table {
@@ -42,6 +44,7 @@ impl Table {
             asked: Vec::new(),
             woken: true,
             claims: Probe::default(),
+            others: BTreeMap::new(),
         }
     }
 
@@ -138,8 +141,39 @@ impl Table {
                 self.tell(Event::Pod(Change::Set(pod_of(body, &pod.name))));
                 Outcome::Done { version: None, uid: None }
             }
+            Effect::Report { kind, name, version, status } => {
+                let object = self.others.get_mut(&(*kind, name.clone())).unwrap();
+                assert_eq!(object["metadata"]["resourceVersion"], json!(version));
+                object["status"] = Value::clone(status);
+                self.show_other(*kind, name);
+                Outcome::Done { version: None, uid: None }
+            }
             _ => Outcome::Done { version: None, uid: None },
         }
+    }
+
+    /// The watch brings an object without a namespace as it is, in another version.
+    fn show_other(&mut self, kind: Reported, name: &str) {
+        self.version += 1;
+        let object = self.others.get_mut(&(kind, name.to_owned())).unwrap();
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let object = object.clone();
+        self.tell(match kind {
+            Reported::Queue => Event::Queue(Change::Set(serde_json::from_value(object).unwrap())),
+            Reported::Class => Event::Class(Change::Set(serde_json::from_value(object).unwrap())),
+            Reported::Topology => Event::Topology(Change::Set(serde_json::from_value(object).unwrap())),
+        });
+    }
+
+    fn apply(&mut self, kind: Reported, name: &str, spec: &Value) {
+        let object = json!({ "metadata": { "name": name, "generation": 1 }, "spec": spec });
+        self.others.insert((kind, name.to_owned()), object);
+        self.show_other(kind, name);
+    }
+
+    /// The status of such an object.
+    fn status(&self, kind: Reported, name: &str) -> &Value {
+        &self.others[&(kind, name.to_owned())]["status"]
     }
 
     /// What a dry run and a look at the claims say.
@@ -425,4 +459,55 @@ fn what_is_replaced_follows_the_volume() {
     table.tell(Event::Node(Change::Set(node(0, false))));
     table.settle(120_000);
     assert_eq!(table.plan("gang").as_deref(), Some("node-2"));
+}
+
+/// Queues and classes say who uses them and what is there; a queue counts those inside it. When nothing changes, nothing
+/// is written.
+#[test]
+fn queues_and_classes_are_counted() {
+    let mut table = Table::new(1);
+    table.apply(Reported::Queue, "org", &json!({}));
+    table.apply(Reported::Queue, "team", &json!({ "parent": "org" }));
+    table.apply(Reported::Queue, "lost", &json!({ "parent": "nowhere" }));
+    table.apply(Reported::Queue, "round", &json!({ "parent": "about" }));
+    table.apply(Reported::Queue, "about", &json!({ "parent": "round" }));
+    let class = json!({ "resource": "example.com/card", "productLabel": "card", "products": ["big"] });
+    table.apply(Reported::Class, "big", &class);
+    for name in ["one", "two"] {
+        table.submit(name, 1);
+        table.gangs.get_mut(name).unwrap()["spec"]["queue"] = json!("team");
+        table.show(name);
+    }
+    table.settle(20_000);
+    for queue in ["org", "team"] {
+        let status = table.status(Reported::Queue, queue);
+        assert_eq!((&status["running"], &status["pending"]), (&json!(1), &json!(1)), "{queue}: {status}");
+    }
+    let ready = |kind: Reported, name: &str| {
+        let condition = &table.status(kind, name)["conditions"][0];
+        assert_eq!(condition["type"], "Ready");
+        (condition["status"].clone(), condition["reason"].clone())
+    };
+    assert_eq!(ready(Reported::Queue, "team"), (json!("True"), json!("Ready")));
+    assert_eq!(ready(Reported::Queue, "lost"), (json!("False"), json!("ParentUnknown")));
+    assert_eq!(ready(Reported::Queue, "round"), (json!("False"), json!("ParentsInACircle")));
+    assert_eq!(ready(Reported::Class, "big"), (json!("False"), json!("NoNodes")));
+    let mut card: SeenNode = node(7, true);
+    card.0.metadata.labels = Some([("card".to_owned(), "big".to_owned())].into());
+    let room = card.0.status.as_mut().unwrap().allocatable.as_mut().unwrap();
+    room.insert(
+        "example.com/card".into(),
+        k8s_openapi::apimachinery::pkg::api::resource::Quantity("4".into()),
+    );
+    table.tell(Event::Node(Change::Set(card)));
+    table.settle(20_000);
+    let status = table.status(Reported::Class, "big");
+    assert_eq!(
+        (&status["nodes"], &status["gpus"], &status["products"]),
+        (&json!(1), &json!(4), &json!(["big"]))
+    );
+    // The new node took the gang that waited.
+    assert_eq!(table.status(Reported::Queue, "org")["running"], 2);
+    let quiet = table.settle(120_000);
+    assert!(!quiet.iter().any(|effect| matches!(effect, Effect::Report { .. })), "{quiet:?}");
 }

@@ -42,20 +42,16 @@ impl Default for World {
 
 impl World {
     /// Takes in an AcceleratorClass, or its deletion.
-    pub fn set_class(&mut self, name: &str, class: Option<AcceleratorClass>) {
-        match class {
-            Some(class) => self.classes.insert(name.to_owned(), class.spec),
-            None => self.classes.remove(name),
-        };
+    pub fn set_class(&mut self, name: &str, class: Option<AcceleratorClass>) -> bool {
+        match class.map(|class| class.spec) {
+            Some(spec) => self.classes.insert(name.to_owned(), spec.clone()).as_ref() != Some(&spec),
+            None => self.classes.remove(name).is_some(),
+        }
     }
 
-    /// Takes in a Queue, or its deletion.
-    pub fn set_queue(&mut self, name: &str, queue: Option<&Queue>) {
-        if queue.is_some() {
-            self.queues.insert(name.to_owned())
-        } else {
-            self.queues.remove(name)
-        };
+    /// Takes in a Queue, or its deletion. Returns whether anything changed that others are judged by.
+    pub fn set_queue(&mut self, name: &str, queue: Option<&Queue>) -> bool {
+        if queue.is_some() { self.queues.insert(name.to_owned()) } else { self.queues.remove(name) }
     }
 
     /// Takes in a PriorityClass, or its deletion.
