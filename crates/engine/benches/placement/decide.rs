@@ -7,7 +7,7 @@ use std::hint::black_box;
 use crate::{
     SEED,
     timing::{Least, PASSES, timed},
-    world::{Churn, Form, RACKS, Random, any_size, decide, gang, required, used},
+    world::{Ask, Churn, Form, RACKS, Random, any_size, decide, gang, required, used},
 };
 
 const NODES: usize = 129_996;
@@ -77,9 +77,9 @@ fn events(engine: &mut Engine, name: &str, random: &mut Random) {
     println!("  index: {:.0} bytes a node", engine.index_bytes() as f64 / NODES as f64);
 }
 
-/// Makes the engine keep 32 shapes more.
-fn more_shapes(engine: &mut Engine) {
-    for cpu in 0..32_u32 {
+/// Makes the engine keep more shapes.
+fn more_shapes(engine: &mut Engine, numbers: std::ops::Range<u32>) {
+    for cpu in numbers {
         let mut extra = gang("shape".into(), 1, 1 + cpu % 8, Vec::new());
         extra.roles[0].requests.set("cpu", i64::from(1_000 + cpu));
         let key = extra.key.clone();
@@ -94,13 +94,15 @@ pub fn churned() {
     let asked = questions("Block", 8, &mut random);
     for share in [0.8, 0.9, 0.95] {
         let mut churn = Churn::new(RACKS.engine(NODES), NODES as u64);
-        let ((), took) = timed(|| churn.run(share, 5_000, 8, any_size, |_, _| {}));
+        let ((), took) = timed(|| churn.run(&RACKS, share, 5_000, 8, any_size, |_, _| {}));
         println!("churned to {share} by 5,000 departures in {:.1} s", took / 1e6);
         decisions(&mut churn.engine, &format!("decide130k churned {share}"), CHURNED, &asked);
         if share < 0.9 {
             events(&mut churn.engine, "node event, few shapes", &mut random);
-            more_shapes(&mut churn.engine);
-            events(&mut churn.engine, "node event, 32 more shapes", &mut random);
+            more_shapes(&mut churn.engine, 0..6);
+            events(&mut churn.engine, "node event, 8 shapes", &mut random);
+            more_shapes(&mut churn.engine, 6..32);
+            events(&mut churn.engine, "node event, 34 shapes", &mut random);
         }
     }
 }
@@ -127,7 +129,8 @@ pub fn ones() {
     let mut random = Random(SEED);
     let asked = questions("Block", 1, &mut random);
     let mut churn = Churn::new(RACKS.engine(NODES), 8 * NODES as u64);
-    churn.run(0.8, 5_000, 1, |random| 1 + random.below(1_024) as u32, |_, _| {});
+    let large = |random: &mut Random| Ask { pods: 1 + random.below(1_024) as u32, block: 0 };
+    churn.run(&RACKS, 0.8, 5_000, 1, large, |_, _| {});
     decisions(&mut churn.engine, "decide130k 1-GPU pods, churned 0.8", CHURNED, &asked);
     drop(churn);
     let mut engine = RACKS.engine(NODES);

@@ -5,7 +5,7 @@ use muster_model::{
     AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, PodTraits, Resources, Role, Segment,
     Topology, Uid, plan::Placement,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{SEED, timing::timed};
 
@@ -124,6 +124,13 @@ pub fn decide(engine: &mut Engine, gang: Gang) -> (Option<Placement>, f64) {
     }
 }
 
+/// What a workload draws: a gang's pods, and the size of the blocks that must lie in one rack (0: none must).
+#[derive(Clone, Copy)]
+pub struct Ask {
+    pub pods: u32,
+    pub block: u32,
+}
+
 /// A cluster under churn: gangs come and go at random around a share of use.
 pub struct Churn {
     pub engine: Engine,
@@ -133,39 +140,84 @@ pub struct Churn {
     /// Pods that fit it empty.
     capacity: u64,
     next: u64,
+    /// Nodes that are not ready, the oldest first; each fiftieth departure the oldest comes back and another goes.
+    down: VecDeque<usize>,
+    /// Share of the wanted use that was reached, summed over refills, and how many there were.
+    reached: (f64, u64),
 }
 
 impl Churn {
     pub fn new(engine: Engine, capacity: u64) -> Self {
-        Self { engine, random: Random(SEED), running: Vec::new(), used: 0, capacity, next: 0 }
+        Self {
+            engine,
+            random: Random(SEED),
+            running: Vec::new(),
+            used: 0,
+            capacity,
+            next: 0,
+            down: VecDeque::new(),
+            reached: (0.0, 0),
+        }
     }
 
-    /// Fills to a share of the capacity, then lets as many gangs go as stated and refills. `size` draws a gang's pods.
+    /// Takes so many of the nodes away: they keep their pods and get no others.
+    pub fn with_down(mut self, form: &Form, nodes: usize, count: usize) -> Self {
+        for _ in 0..count {
+            self.lose(form, nodes);
+        }
+        self
+    }
+
+    fn lose(&mut self, form: &Form, nodes: usize) {
+        let index = self.random.below(nodes as u64) as usize;
+        if !self.down.contains(&index) {
+            self.engine.apply(Event::Node(Node { ready: false, ..form.node(index) }));
+            self.down.push_back(index);
+        }
+    }
+
+    fn rotate(&mut self, form: &Form, nodes: usize) {
+        if let Some(index) = self.down.pop_front() {
+            self.engine.apply(Event::Node(form.node(index)));
+            self.lose(form, nodes);
+        }
+    }
+
+    /// The share of the wanted use that was reached on average.
+    pub fn reached(&self) -> f64 {
+        self.reached.0 / self.reached.1.max(1) as f64
+    }
+
+    /// Fills to a share of the capacity, then lets as many gangs go as stated and refills. `draw` draws a gang.
     pub fn run(
         &mut self,
+        form: &Form,
         share: f64,
         departures: usize,
         devices: u32,
-        size: impl Fn(&mut Random) -> u32,
-        mut seen: impl FnMut(u32, &Placement),
+        draw: impl Fn(&mut Random) -> Ask,
+        mut seen: impl FnMut(Ask, &Placement),
     ) {
         let target = (self.capacity as f64 * share) as u64;
         let mut gone = 0;
         loop {
             while self.used < target {
-                let pods = size(&mut self.random);
+                let ask = draw(&mut self.random);
                 self.next += 1;
-                let gang = gang(format!("g{}", self.next), pods, devices, Vec::new());
+                let block = (ask.block > 0).then(|| required(ask.block, "Rack"));
+                let gang = gang(format!("g{}", self.next), ask.pods, devices, block.into_iter().collect());
                 let key = gang.key.clone();
                 let (placement, _) = decide(&mut self.engine, gang);
                 let Some(placement) = placement else {
                     self.engine.apply(Event::GangGone(key));
                     break;
                 };
-                seen(pods, &placement);
-                self.used += u64::from(pods);
-                self.running.push((key, u64::from(pods)));
+                seen(ask, &placement);
+                self.used += u64::from(ask.pods);
+                self.running.push((key, u64::from(ask.pods)));
             }
+            self.reached.0 += (self.used as f64 / target as f64).min(1.0);
+            self.reached.1 += 1;
             if gone >= departures || self.running.is_empty() {
                 return;
             }
@@ -174,14 +226,17 @@ impl Churn {
             self.engine.apply(Event::GangGone(key));
             self.used -= pods;
             gone += 1;
+            if gone % 50 == 0 {
+                self.rotate(form, self.capacity as usize);
+            }
         }
     }
 }
 
-pub fn any_size(random: &mut Random) -> u32 {
-    1 + random.below(128) as u32
+pub fn any_size(random: &mut Random) -> Ask {
+    Ask { pods: 1 + random.below(128) as u32, block: 0 }
 }
 
-pub fn power_of_two(random: &mut Random) -> u32 {
-    1 << random.below(8)
+pub fn power_of_two(random: &mut Random) -> Ask {
+    Ask { pods: 1 << random.below(8), block: 0 }
 }
