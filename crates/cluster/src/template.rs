@@ -233,7 +233,7 @@ fn node_affinity(review: &mut Review, path: &str, spec: &PodSpec) {
     for (at, wish) in preferred.enumerate() {
         let field = format!("{path}.preferredDuringSchedulingIgnoredDuringExecution[{at}]");
         selector_term(review, &format!("{field}.preference"), &wish.preference);
-        review.note(field, "decides between nodes of one innermost domain that are equally good otherwise; compactness comes first");
+        review.note(field, "decides between nodes and domains that are equally compact");
     }
 }
 

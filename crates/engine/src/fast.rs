@@ -16,6 +16,7 @@ use crate::{
     problem::Problem,
     rank,
     tree::{DomainId, Tree},
+    wishes::{self, Malus},
 };
 
 /// Leaf domains compared for a gang that fits one.
@@ -208,9 +209,9 @@ fn path(tree: &Tree, leaf: DomainId) -> Vec<DomainId> {
     path
 }
 
-/// How well a leaf domain suits, less is better: several nodes needed, spares missing, nodes, untouched, blocks lost,
-/// room left.
-type Suits = (u64, u64, u64, bool, u64, u64);
+/// How well a leaf domain suits, less is better: several nodes needed, spares missing, nodes, wishes unmet, untouched,
+/// blocks lost, room left.
+type Suits = (u64, u64, u64, Malus, bool, u64, u64);
 
 /// The leaf domain that suits best: spares fit, few nodes, no empty domain opened, large blocks kept, little left.
 fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
@@ -221,10 +222,10 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
     // No domain needs fewer nodes.
     let fewest = if single { 0 } else { pods.div_ceil(u64::from(index.largest(shape)).max(1)) };
     let spares = u64::from(spec.roles[0].spares);
-    let suits = |used: u64, untouched: bool, count: u64| -> Suits {
+    let suits = |used: u64, malus: Malus, untouched: bool, count: u64| -> Suits {
         let left = count - pods;
         let lost = potential(count) - potential(left);
-        (u64::from(used > 1), spares.saturating_sub(left), used, untouched, lost, left)
+        (u64::from(used > 1), spares.saturating_sub(left), used, malus, untouched, lost, left)
     };
     // Without rules inside the leaf domain a bucket says how many pods fit each of its domains.
     let plain = counts.sizes[counts.leaf] == 1;
@@ -232,7 +233,9 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
     let mut seen = 0;
     'all: for blocks in (need as usize).min(LARGEST_BUCKET)..=index.largest_bucket(counts.chain) {
         let told = plain && blocks < LARGEST_BUCKET;
-        if told && best.as_ref().is_some_and(|(least, _)| suits(fewest, false, blocks as u64) > *least) {
+        if told
+            && best.as_ref().is_some_and(|(least, _)| suits(fewest, (0, 0), false, blocks as u64) > *least)
+        {
             continue;
         }
         for domain in index.bucket(counts.chain, blocks) {
@@ -245,7 +248,7 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
             }
             let count = counts.count(domain);
             let untouched = index.count(shape, domain, false) == index.count(shape, domain, true);
-            let at_best = suits(fewest, untouched, count);
+            let at_best = suits(fewest, (0, 0), untouched, count);
             let no_better = |(least, other): &(Suits, DomainId)| {
                 at_best > *least || (at_best == *least && !is_in_fuller(counts, domain, *other))
             };
@@ -253,7 +256,8 @@ fn pick_leaf(counts: &Counts<'_>, need: u64, pods: u64) -> Outcome {
                 continue;
             }
             let used = if single { 0 } else { nodes::fewest(counts.problem, domain, pods, counts.chunk()) };
-            let key = suits(used, untouched, count);
+            let malus = wishes::malus_of(counts.problem, &[(domain, pods)], counts.chunk());
+            let key = suits(used, malus, untouched, count);
             let better = best.as_ref().is_none_or(|(least, other)| {
                 key < *least || (key == *least && is_in_fuller(counts, domain, *other))
             });
@@ -318,7 +322,11 @@ fn pick_outer(counts: &Counts<'_>, depth: usize, need: u64) -> Outcome {
         let Some(least) = needed.iter().min() else { return Outcome::Elsewhere };
         let few = candidates.iter().zip(&needed).filter(|(_, leaves)| *leaves == least);
         let plans = few.take(MOST_PLANS).map(|((.., domain), _)| fill(counts, *domain, depth, need).leaves);
-        let best = plans.min_by_key(|leaves| tightness(counts, leaves)).unwrap_or_default();
+        let wanted = |leaves: &Leaves| {
+            let pods: Leaves = leaves.iter().map(|(leaf, blocks)| (*leaf, blocks * counts.unit())).collect();
+            wishes::malus_of(counts.problem, &pods, counts.chunk())
+        };
+        let best = plans.min_by_key(|leaves| (wanted(leaves), tightness(counts, leaves))).unwrap_or_default();
         return found(best, all_proven || *least == floor);
     }
     let mut best: Option<(Vec<u64>, Leaves)> = None;

@@ -54,6 +54,7 @@ mod spec;
 mod table;
 mod tree;
 mod trial;
+mod wishes;
 
 use muster_model::{
     Gang, Millis, Node, NodeName, ObjectKey, PodTerm, Reason, Resources, Topology, Uid, plan::Placement,

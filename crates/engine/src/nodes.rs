@@ -1,13 +1,12 @@
 //! The last step down: which nodes of a leaf domain hold the pods that were given to it.
 
-use muster_model::{Taint, TaintEffect};
-
 use crate::{
     chain::at_mut,
     forest,
     problem::Problem,
     rank,
     tree::{DomainId, Slot},
+    wishes,
 };
 
 /// Nodes that hold fewer blocks than this are counted without asking for memory.
@@ -30,30 +29,14 @@ pub fn by_room(problem: &Problem<'_>, leaf: DomainId, chunk: u64) -> Vec<(u64, S
     let rooms =
         nodes.iter().map(|slot| (u64::from(problem.cluster.index.fit(shape, *slot)) / chunk * chunk, *slot));
     let mut rooms: Vec<(u64, Slot)> = rooms.filter(|(room, _)| *room > 0).collect();
-    if has_wishes(problem) {
-        rooms.sort_by_cached_key(|(room, slot)| (std::cmp::Reverse(*room), malus(problem, *slot), *slot));
+    if wishes::has_any(problem, 0) {
+        rooms.sort_by_cached_key(|(room, slot)| {
+            (std::cmp::Reverse(*room), wishes::malus(problem, 0, *slot), *slot)
+        });
     } else {
         rooms.sort_by_key(|(room, slot)| (std::cmp::Reverse(*room), *slot));
     }
     rooms
-}
-
-/// Whether nodes that are equally good otherwise may differ in what the first role wishes for.
-fn has_wishes(problem: &Problem<'_>) -> bool {
-    problem.cluster.soft_taints > 0 || !problem.gang.roles[0].traits.preferred.is_empty()
-}
-
-/// What speaks against a node for pods of the first role without forbidding it: the weight of preferred node affinity
-/// that it lacks, then the taints that it would rather not have tolerated.
-fn malus(problem: &Problem<'_>, slot: Slot) -> (u64, usize) {
-    let Some(facts) = problem.cluster.node(slot).and_then(|node| node.facts.as_ref()) else { return (0, 0) };
-    let role = &problem.gang.roles[0];
-    let lacks =
-        role.traits.preferred.iter().filter(|wish| !wish.term.matches(facts.name.as_str(), &facts.labels));
-    let repels = |taint: &&Taint| {
-        taint.effect == TaintEffect::PreferNoSchedule && !role.tolerations.iter().any(|t| t.tolerates(taint))
-    };
-    (lacks.map(|wish| u64::from(wish.weight)).sum(), facts.taints.iter().filter(repels).count())
 }
 
 /// Puts pods of the first role on nodes of a leaf domain: the fewest nodes, and of those rather the fuller ones.
@@ -79,9 +62,9 @@ pub fn list(problem: &Problem<'_>, leaf: DomainId, pods: u64, chunk: u64, all: &
     let holds = |slot: &&Slot| u64::from(index.fit(shape, **slot)) >= chunk;
     let nodes = problem.cluster.tree.domain(leaf).nodes.iter().filter(holds);
     let blocks = (pods / chunk) as usize;
-    if has_wishes(problem) {
+    if wishes::has_any(problem, 0) {
         let mut best: Vec<Slot> = nodes.copied().collect();
-        best.sort_by_cached_key(|slot| (malus(problem, *slot), *slot));
+        best.sort_by_cached_key(|slot| (wishes::malus(problem, 0, *slot), *slot));
         best.truncate(blocks);
         best.sort_unstable();
         all.extend(best.into_iter().flat_map(|slot| std::iter::repeat_n(slot, chunk as usize)));

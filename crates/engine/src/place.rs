@@ -25,6 +25,7 @@ use crate::{
     spares,
     spec::{Objective, RoleSpec},
     tree::{DomainId, ROOT, Slot},
+    wishes,
 };
 
 /// Steps that the exact search may take for one gang and class. A step is a few nanoseconds.
@@ -232,7 +233,10 @@ fn finish(problem: &Problem<'_>, forest: &Forest, best: &Best, proven: bool) -> 
         };
         layout::units(forest, role, leaf, best.top, on_part).concat()
     };
-    let pods: Vec<Vec<Slot>> = problem.on.spec.roles.iter().enumerate().map(layout).collect();
+    let mut pods: Vec<Vec<Slot>> = problem.on.spec.roles.iter().enumerate().map(layout).collect();
+    if !forest.leaves_only {
+        wishes::improve(problem, &mut pods);
+    }
     let spares = spares::choose(problem, &pods);
     Found { class: problem.on.class, pods, spares, proven }
 }
