@@ -117,10 +117,13 @@ impl Groups {
         }
     }
 
+    fn group(&self, gang: &Gang, name: &str) -> Option<&Group> {
+        self.0.get(&gang.key.namespace)?.get(name)
+    }
+
     /// Grows whenever a gang that shares a group with this one stops holding something or states something else.
     pub fn version(&self, gang: &Gang) -> u64 {
-        let Some(groups) = self.0.get(&gang.key.namespace) else { return 0 };
-        named(gang).filter_map(|(.., name)| groups.get(name)).map(|group| group.version).sum()
+        named(gang).filter_map(|(.., name)| self.group(gang, name)).map(|group| group.version).sum()
     }
 
     /// Where units of other gangs lie that count in the rules of this one. Nodes that are gone lie nowhere.
@@ -129,9 +132,8 @@ impl Groups {
     /// [`Reason::Invalid`] if a gang that holds a plan states something else of a group.
     pub fn others(&self, cluster: &Cluster, gang: &Gang) -> Result<Others, Reason> {
         let mut others = Others::new();
-        let Some(groups) = self.0.get(&gang.key.namespace) else { return Ok(others) };
         for (at, rule, name) in named(gang) {
-            let Some(group) = groups.get(name) else { continue };
+            let Some(group) = self.group(gang, name) else { continue };
             // A level that does not exist is said of the rule itself.
             let Some(level) = cluster.tree.topology.level(&rule.level) else { continue };
             let taken = others.entry(name.to_owned()).or_default();

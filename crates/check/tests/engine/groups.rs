@@ -20,6 +20,8 @@ const GROUPS: [&str; 2] = ["web", "api"];
 enum Step {
     Gang(usize, Box<Gang>),
     Gone(usize),
+    /// A gang stays where it is, but its rules name no group any more.
+    Leave(usize),
     /// A unit of a gang is lost.
     Lose(usize, usize),
     Ready(usize, bool),
@@ -54,6 +56,7 @@ fn step(levels: usize, groups: Vec<Spread>) -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..GANGS, member(levels, groups)).prop_map(|(at, gang)| Step::Gang(at, Box::new(gang))),
         2 => (0..GANGS).prop_map(Step::Gone),
+        1 => (0..GANGS).prop_map(Step::Leave),
         3 => (0..GANGS, n.clone()).prop_map(|(at, unit)| Step::Lose(at, unit)),
         1 => (n.clone(), any::<bool>()).prop_map(|(at, to)| Step::Ready(at, to)),
         1 => n.clone().prop_map(Step::NodeGone),
@@ -153,6 +156,11 @@ impl World {
                 self.unwritten.remove(&key(at));
                 self.gangs.remove(&key(at));
                 self.engine.apply(Event::GangGone(key(at)));
+            }
+            Step::Leave(at) => {
+                let Some(mut gang) = self.gangs.get(&key(at)).cloned() else { return };
+                gang.rules.spread.iter_mut().for_each(|rule| rule.group = None);
+                self.set(gang);
             }
             Step::Lose(at, unit) => {
                 let Some(gang) = self.gangs.get(&key(at)).cloned() else { return };
