@@ -234,6 +234,13 @@ pub const GANG: &[Check] = &[check(
     ".outcome.role",
 )];
 
+/// `rules` of a gang.
+pub const RULES: &[Check] = &[check(
+    "!has(self.spread) || self.spread.all(a, !has(a.group) || self.spread.exists_one(b, has(b.group) && b.group == a.group))",
+    "a gang must name a group in one spread rule only",
+    ".spread",
+)];
+
 /// A ratio between two roles of a gang.
 pub const RATIO: &[Check] = &[check("self.min <= self.max", "min must not exceed max", ".min")];
 

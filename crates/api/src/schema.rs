@@ -11,6 +11,9 @@ use serde_json::Value;
 /// Longest name of a topology level, a role, a class or a queue: that of a DNS label.
 pub const MAX_NAME: u32 = 63;
 
+/// A group of gangs: a DNS label.
+const GROUP: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+
 /// Conditions: a list keyed by type, so that several writers own one condition each.
 pub fn conditions(generator: &mut SchemaGenerator) -> Schema {
     let mut item = generator.subschema_for::<Condition>();
@@ -85,6 +88,7 @@ pub fn rules(generator: &mut SchemaGenerator) -> Schema {
     let list = |description: &str, item: Value| json_schema!({ "type": "array", "maxItems": 8, "x-kubernetes-list-type": "atomic", "description": description, "items": item });
     json_schema!({
         "type": "object",
+        "x-kubernetes-validations": crate::rules::json(crate::rules::RULES),
         "properties": {
             "ratios": list(
                 "How many units of a role there are for those of another, such as prefill to decode. A smaller placement keeps them.",
@@ -121,8 +125,10 @@ pub fn rules(generator: &mut SchemaGenerator) -> Schema {
                     "properties": {
                         "role": role,
                         "level": level("Topology level."),
-                        "units": one(1, "Most units of the role in one domain."),
+                        "units": one(1, "Most units of the role in one domain; of a group, most of all its gangs together."),
                         "mode": mode(generator),
+                        "group": { "type": "string", "maxLength": MAX_NAME, "pattern": GROUP,
+                            "description": "Units of all gangs of the namespace whose rules name this group count together. These rules state the same level, units and mode." },
                     },
                 }),
             ),

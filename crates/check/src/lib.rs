@@ -3,6 +3,7 @@
 //! ```text
 //!   Snapshot { topology, nodes, uses, gangs with plans, pods } ──check──▶ Vec<Violation>     (tests, simulation,
 //!   one decision { gang, Placement } over nodes and uses ──check_placement──▶ Vec<Violation>  before evictions)
+//!   several gangs with their Placements ──check_groups──▶ Vec<Violation>
 //! ```
 //!
 //! It is slow on purpose: it recomputes every domain from labels and every sum from its parts, and keeps nothing
@@ -11,7 +12,8 @@
 //! - I1: no device, core, byte or pod slot of a node is promised twice.
 //! - I2: a pod exists only for a placed gang, on its planned node, in its unit's incarnation, once.
 //! - I3: a gang has no unit or an allowed number of them, each complete; ratios between roles hold.
-//! - I4: Required segments, a Required `within`, `near` and `spread` hold; a unit lies on nodes of its accelerator class.
+//! - I4: Required segments, a Required `within`, `near` and `spread` hold, over all gangs of a group where one is named; a unit
+//!   lies on nodes of its accelerator class.
 //!
 //! I5 to I8 speak of queues, victims, restart budgets and time, which a snapshot of placements does not hold.
 //!
@@ -21,6 +23,7 @@
 
 mod capacity;
 mod domains;
+mod groups;
 mod placement;
 mod pods;
 mod rules;
@@ -121,6 +124,7 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     let tree = Domains::new(&snapshot.topology, &nodes);
     let mut found = capacity::overcommitted(snapshot, &nodes);
     found.extend(pods::misplaced(snapshot));
+    let mut placed: Vec<(&Gang, Placement)> = Vec::new();
     for gang in &snapshot.gangs {
         if let Some(plan) = plan_of(gang) {
             let mut placement = placement_of(plan);
@@ -132,8 +136,12 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
             found.extend(placement::togetherness(&snapshot.topology, &tree, &nodes, gang, &placement));
             found.extend(rules::places(&snapshot.topology, &tree, &nodes, gang, &placement));
             found.extend(placement::classes(&nodes, gang, &placement));
+            placed.push((gang, placement));
         }
     }
+    let placed: Vec<(&Gang, &Placement)> =
+        placed.iter().map(|(gang, placement)| (*gang, placement)).collect();
+    found.extend(groups::violations(&snapshot.topology, &tree, &nodes, &placed));
     found
 }
 
@@ -157,6 +165,13 @@ pub fn check_placement(
     found.extend(capacity::next_to(uses, &nodes, gang, placement));
     found.extend(placement::constraints(&nodes, gang, placement));
     found
+}
+
+/// Violations of `spread` rules over all gangs that share a group, given where each is: what [`check_placement`], which sees
+/// one gang, cannot judge.
+pub fn check_groups(nodes: &[Node], topology: &Topology, placed: &[(&Gang, &Placement)]) -> Vec<Violation> {
+    let nodes = by_name(nodes);
+    groups::violations(topology, &Domains::new(topology, &nodes), &nodes, placed)
 }
 
 /// What a placement of a gang uses, one [`Use`] a pod or spare, under ids that no pod has: for the `uses` of

@@ -262,6 +262,28 @@ pub enum Violation {
         /// Most allowed.
         most: u32,
     },
+    /// I4: a domain holds more units of a group's gangs than their `spread` rules allow.
+    TooManyOfGroup {
+        /// Namespace of the gangs.
+        namespace: String,
+        /// The group.
+        group: String,
+        /// The level.
+        level: String,
+        /// The domain, by path.
+        domain: String,
+        /// Units that have a pod there.
+        units: u32,
+        /// Most allowed.
+        most: u32,
+    },
+    /// I4: `spread` rules that name one group differ, or one gang names it twice.
+    GroupDisagrees {
+        /// The group.
+        group: String,
+        /// Two gangs whose rules differ, or twice the same.
+        gangs: [ObjectKey; 2],
+    },
     /// I4: a placed gang has a rule that cannot be judged: an unknown level or a block of no pods.
     RuleInvalid {
         /// The gang.
@@ -323,6 +345,8 @@ impl Violation {
             | Self::RolesApart { .. }
             | Self::UnitSplit { .. }
             | Self::TooManyTogether { .. }
+            | Self::TooManyOfGroup { .. }
+            | Self::GroupDisagrees { .. }
             | Self::RuleInvalid { .. }
             | Self::ClassNotAllowed { .. }
             | Self::NodeOfOtherClass { .. } => Invariant::I4,
@@ -418,6 +442,15 @@ impl Violation {
             ),
             Self::TooManyTogether { gang, role, level, domain, units, most } => {
                 write!(f, "{level} {domain} holds {units} {role} units of {gang}, allowed are {most}")
+            }
+            Self::TooManyOfGroup { namespace, group, level, domain, units, most } => {
+                write!(
+                    f,
+                    "{level} {domain} holds {units} units of group {namespace}/{group}, allowed are {most}"
+                )
+            }
+            Self::GroupDisagrees { group, gangs: [one, other] } => {
+                write!(f, "spread rules of {one} and {other} name group {group} and differ")
             }
             Self::RuleInvalid { gang, rule } => {
                 write!(f, "{gang} is placed, but its rule {rule} is not valid")

@@ -78,7 +78,19 @@ fn add_near(s: &mut Snapshot, level: &str) {
 
 fn add_spread(s: &mut Snapshot, level: &str, units: u32) {
     s.gangs[0].rules.spread =
-        vec![Spread { role: "worker".into(), level: level.into(), units, mode: Mode::Required }];
+        vec![Spread { role: "worker".into(), level: level.into(), units, mode: Mode::Required, group: None }];
+}
+
+/// The gang with unit 0 alone, and a second one with a unit in the other rack of the block; a group for both.
+fn add_group(s: &mut Snapshot, level: &str, units: u32) {
+    add_spread(s, level, units);
+    s.pods.truncate(2);
+    plan(&mut s.gangs[0]).units.truncate(1);
+    s.gangs[0].rules.spread[0].group = Some("web".into());
+    let mut other = s.gangs[0].clone();
+    (other.key.name, other.uid) = ("other".into(), "g2".into());
+    plan(&mut other).units[0].placed = unit(0, &["n2", "n3"]);
+    s.gangs.push(other);
 }
 
 type Change = fn(&mut Snapshot);
@@ -427,6 +439,50 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
         },
     ),
     ("TooManyTogether", |s| add_spread(s, "Block", 1), |s| add_spread(s, "Rack", 1)),
+    ("TooManyOfGroup", |s| add_group(s, "Block", 1), |s| add_group(s, "Rack", 1)),
+    (
+        "TooManyOfGroup",
+        |s| add_group(s, "Block", 1),
+        |s| {
+            add_group(s, "Block", 1);
+            s.gangs[1].key.namespace = "other".into();
+        },
+    ),
+    (
+        "TooManyOfGroup",
+        |s| add_group(s, "Block", 1),
+        |s| {
+            add_group(s, "Block", 1);
+            let plan = plan(&mut s.gangs[1]).clone();
+            let lost = [plan.units[0].placed.id.clone()].into();
+            s.gangs[1].state = GangState::Replan { plan, lost };
+        },
+    ),
+    (
+        "GroupDisagrees",
+        |s| {
+            add_group(s, "Block", 2);
+            s.gangs[1].rules.spread[0].units = 3;
+        },
+        |s| {
+            add_group(s, "Block", 2);
+            s.gangs[1].rules.spread[0].units = 3;
+            s.gangs[1].rules.spread[0].group = Some("another".into());
+        },
+    ),
+    (
+        "GroupDisagrees", // a group is named once in a gang
+        |s| {
+            add_group(s, "Block", 2);
+            let rule = s.gangs[0].rules.spread[0].clone();
+            s.gangs[0].rules.spread.push(rule);
+        },
+        |s| {
+            add_group(s, "Block", 2);
+            let rule = s.gangs[0].rules.spread[0].clone();
+            s.gangs[0].rules.spread.push(Spread { group: None, ..rule });
+        },
+    ),
     ("UnitSplit", |s| add_spread(s, "Node", 2), |s| add_spread(s, "Block", 2)),
     ("RuleInvalid", |s| add_spread(s, "Row", 2), |s| add_spread(s, "Rack", 2)),
     (

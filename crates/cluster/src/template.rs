@@ -91,7 +91,7 @@ const DISKS: &[Field<Volume>] = &[
 ];
 
 const USE_RULES: &str =
-    "use placement rules of the job instead (spec.placement, or segments and within of a Gang)";
+    "use placement rules of the job instead (spec.placement, or segments, within and rules of a Gang)";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// Reviews a template. `path` is where the pod's specification stands, such as `spec.template.spec`.
@@ -322,12 +322,12 @@ fn pod_affinity(review: &mut Review, path: &str, spec: &PodSpec) {
 
 fn spread(review: &mut Review, field: String, constraint: &TopologySpreadConstraint) {
     if constraint.when_unsatisfiable == "ScheduleAnyway" {
-        review.note(field, "not considered: a gang is packed, not spread");
+        review.note(field, "not considered: a gang is packed; rules.spread of a Gang keeps its units apart");
     } else {
         review.refuse(
             field,
-            "not supported: a gang is packed, not spread",
-            "leave it out, or set whenUnsatisfiable to ScheduleAnyway",
+            "not supported: a gang is packed",
+            "leave it out and use rules.spread of a Gang, or set whenUnsatisfiable to ScheduleAnyway",
         );
     }
 }

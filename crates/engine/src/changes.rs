@@ -8,7 +8,7 @@
 //! ```
 
 use muster_model::{
-    AcceleratorClass, DomainMiss, Gang, Mode, Reason, Role, Rules, Segment, reason::NodeRefusal,
+    AcceleratorClass, DomainMiss, Gang, Mode, Reason, Role, Rules, Segment, Spread, reason::NodeRefusal,
 };
 use std::fmt;
 
@@ -16,9 +16,10 @@ use crate::{
     Engine,
     cluster::Cluster,
     explain,
+    groups::Others,
     place::{self, Request},
     problem::{self, Problem},
-    rules,
+    ruled, rules,
     tree::{DomainId, ROOT, Slot},
 };
 
@@ -64,10 +65,17 @@ pub enum Change {
         /// The least number with which the gang runs now.
         to: u32,
     },
-    /// Do without a ratio.
+    /// Do without a ratio or a group.
     LeaveOut {
-        /// The rule, such as `rules.ratios[0]`.
+        /// The rule, such as `rules.ratios[0]` or `rules.spread[0].group`.
         field: String,
+    },
+    /// Change a rule, not in this gang alone but in all of a group, whose rules must agree.
+    InGroup {
+        /// The group.
+        group: String,
+        /// What to change.
+        change: Box<Change>,
     },
     /// Make a Required rule Preferred.
     Prefer {
@@ -88,6 +96,7 @@ impl fmt::Display for Change {
             Self::Widen { field, from, to } => write!(f, "set {field} to {to} instead of {from}"),
             Self::Raise { field, from, to } => write!(f, "raise {field} from {from} to {to}"),
             Self::LeaveOut { field } => write!(f, "leave out {field}"),
+            Self::InGroup { group, change } => write!(f, "{change}, in all gangs of group {group}"),
             Self::Prefer { field } => write!(f, "set {field} to Preferred"),
         }
     }
@@ -112,47 +121,57 @@ impl Engine {
     /// As [`Self::explain`]; `classes` are those that the cluster knows, of which the gang may be advised to allow
     /// one more.
     pub fn explain_among(&mut self, gang: &Gang, classes: &[AcceleratorClass]) -> Option<Explanation> {
-        let reason = place::place(&mut self.cluster, &Request::fresh(gang)).err()?;
+        let others = match self.gangs.others(&self.cluster, gang) {
+            Ok(others) => others,
+            Err(reason) => return Some(Explanation { reason, changes: Vec::new() }),
+        };
+        let reason = place::place(&mut self.cluster, &Request::fresh(gang, &others)).err()?;
         let mut changes = Vec::new();
         if let Reason::InsufficientCapacity { role, .. } = &reason {
-            changes.extend(freed(&mut self.cluster, gang, role));
+            changes.extend(freed(&mut self.cluster, &others, gang, role));
         }
         if !matches!(reason, Reason::Invalid { .. }) {
-            changes.extend(other_class(&mut self.cluster, gang, classes));
-            changes.extend(fewer(&mut self.cluster, gang));
-            changes.extend(relaxed(&mut self.cluster, gang));
-            changes.extend(loosened(&mut self.cluster, gang));
+            changes.extend(other_class(&mut self.cluster, &others, gang, classes));
+            changes.extend(fewer(&mut self.cluster, &others, gang));
+            changes.extend(relaxed(&mut self.cluster, &others, gang));
+            changes.extend(loosened(&mut self.cluster, &others, gang));
         }
         Some(Explanation { reason, changes })
     }
 }
 
-fn runs(cluster: &mut Cluster, gang: &Gang) -> bool {
-    place::place(cluster, &Request::fresh(gang)).is_ok()
+fn runs(cluster: &mut Cluster, others: &Others, gang: &Gang) -> bool {
+    place::place(cluster, &Request::fresh(gang, others)).is_ok()
 }
 
 /// The first other class on which the gang runs now.
-fn other_class(cluster: &mut Cluster, gang: &Gang, classes: &[AcceleratorClass]) -> Option<Change> {
+fn other_class(
+    cluster: &mut Cluster,
+    others: &Others,
+    gang: &Gang,
+    classes: &[AcceleratorClass],
+) -> Option<Change> {
     if gang.roles.iter().all(|role| role.devices == 0) {
         return None;
     }
-    let others = classes.iter().filter(|class| gang.classes.iter().all(|own| own.name != class.name));
+    let mut unlisted = classes.iter().filter(|class| gang.classes.iter().all(|own| own.name != class.name));
     let on = |class: &AcceleratorClass| Gang { classes: vec![class.clone()], ..gang.clone() };
-    let class = others.into_iter().find(|class| runs(cluster, &on(class)))?;
+    let class = unlisted.find(|class| runs(cluster, others, &on(class)))?;
     Some(Change::Class { class: class.name.clone() })
 }
 
 /// The least room to free, of all classes: in the domains that lack least for the blocks still missing.
-fn freed(cluster: &mut Cluster, gang: &Gang, role: &str) -> Option<Change> {
+fn freed(cluster: &mut Cluster, others: &Others, gang: &Gang, role: &str) -> Option<Change> {
     let index = gang.roles.iter().position(|r| r.name == role)?;
     let prepared = problem::prepare(cluster, gang, None).ok()?;
-    let all = prepared.classes.iter().filter_map(|on| freed_on(cluster, gang, index, on));
+    let all = prepared.classes.iter().filter_map(|on| freed_on(cluster, others, gang, index, on));
     all.min_by_key(|(pods, _)| *pods).map(|(_, change)| change)
 }
 
 /// The least room to free on one class, and how many pods' worth it is.
 fn freed_on(
     cluster: &mut Cluster,
+    others: &Others,
     gang: &Gang,
     index: usize,
     on: &problem::OnClass,
@@ -192,7 +211,7 @@ fn freed_on(
     let request = on.spec.roles[index].request.clone();
     let enough = cluster.quietly(|cluster| {
         cluster.lend(&lent, &request, -1);
-        let enough = runs(cluster, gang);
+        let enough = runs(cluster, others, gang);
         cluster.lend(&lent, &request, 1);
         enough
     });
@@ -216,7 +235,7 @@ fn nodes_inside(cluster: &Cluster, domain: DomainId) -> Vec<Slot> {
 }
 
 /// The largest smaller minimum of one role with which the gang runs.
-fn fewer(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
+fn fewer(cluster: &mut Cluster, others: &Others, gang: &Gang) -> Vec<Change> {
     let mut all = Vec::new();
     for (index, role) in gang.roles.iter().enumerate() {
         let with = |min: u32| {
@@ -229,7 +248,7 @@ fn fewer(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
         let (mut fits, mut fails) = (0, role.min);
         while fails - fits > 1 {
             let half = fits.midpoint(fails);
-            if runs(cluster, &with(half)) { fits = half } else { fails = half }
+            if runs(cluster, others, &with(half)) { fits = half } else { fails = half }
         }
         if fits > 0 {
             all.push(Change::Fewer { role: role.name.clone(), min: fits });
@@ -239,7 +258,7 @@ fn fewer(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
 }
 
 /// Rules between roles and units that bind too tightly.
-fn loosened(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
+fn loosened(cluster: &mut Cluster, others: &Others, gang: &Gang) -> Vec<Change> {
     let mut all = Vec::new();
     let with = |change: &dyn Fn(&mut Rules)| {
         let mut other = gang.clone();
@@ -248,39 +267,65 @@ fn loosened(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
     };
     for (at, near) in gang.rules.near.iter().enumerate().filter(|(_, near)| near.mode == Mode::Required) {
         let field = format!("rules.near[{at}]");
-        all.extend(outwards(cluster, &field, &near.level, &|level| {
+        all.extend(outwards(cluster, others, &field, &near.level, &|level| {
             with(&|rules| rules.near[at].level.clone_from(&level))
         }));
-        if runs(cluster, &with(&|rules| drop(rules.near.remove(at)))) {
+        if runs(cluster, others, &with(&|rules| drop(rules.near.remove(at)))) {
             all.push(Change::Prefer { field: format!("{field}.mode") });
         }
     }
     for (at, spread) in gang.rules.spread.iter().enumerate().filter(|(_, s)| s.mode == Mode::Required) {
-        let max = gang.roles.iter().find(|role| role.name == spread.role).map_or(0, |role| role.max);
-        let (mut fails, mut fits) = (spread.units, max + 1);
-        while fits > fails + 1 {
-            let half = fails.midpoint(fits);
-            let runs = runs(cluster, &with(&|rules| rules.spread[at].units = half));
-            if runs { fits = half } else { fails = half }
-        }
-        let field = format!("rules.spread[{at}]");
-        if fits <= max {
-            all.push(Change::Raise { field: format!("{field}.units"), from: spread.units, to: fits });
-        }
-        if runs(cluster, &with(&|rules| drop(rules.spread.remove(at)))) {
-            all.push(Change::Prefer { field: format!("{field}.mode") });
-        }
+        all.extend(less_apart(cluster, others, gang, at, spread));
     }
     for at in 0..gang.rules.ratios.len() {
-        if runs(cluster, &with(&|rules| drop(rules.ratios.remove(at)))) {
+        if runs(cluster, others, &with(&|rules| drop(rules.ratios.remove(at)))) {
             all.push(Change::LeaveOut { field: format!("rules.ratios[{at}]") });
         }
     }
     all
 }
 
+/// What helps where a `spread` rule binds.
+fn less_apart(
+    cluster: &mut Cluster,
+    others: &Others,
+    gang: &Gang,
+    at: usize,
+    spread: &Spread,
+) -> Vec<Change> {
+    let with = |change: &dyn Fn(&mut Vec<Spread>)| {
+        let mut other = gang.clone();
+        change(&mut other.rules.spread);
+        other
+    };
+    let everywhere = |change: Change| match spread.group.clone() {
+        Some(group) => Change::InGroup { group, change: Box::new(change) },
+        None => change,
+    };
+    let mut all = Vec::new();
+    let field = format!("rules.spread[{at}]");
+    if spread.group.is_some() && runs(cluster, others, &with(&|rules| rules[at].group = None)) {
+        all.push(Change::LeaveOut { field: format!("{field}.group") });
+    }
+    let max = ruled::most_in_a_domain(&Request::fresh(gang, others), spread);
+    let (mut fails, mut fits) = (spread.units, max.saturating_add(1));
+    while fits > fails + 1 {
+        let half = fails.midpoint(fits);
+        let runs = runs(cluster, others, &with(&|rules| rules[at].units = half));
+        if runs { fits = half } else { fails = half }
+    }
+    if fits <= max {
+        let units = Change::Raise { field: format!("{field}.units"), from: spread.units, to: fits };
+        all.push(everywhere(units));
+    }
+    if runs(cluster, others, &with(&|rules| drop(rules.remove(at)))) {
+        all.push(everywhere(Change::Prefer { field: format!("{field}.mode") }));
+    }
+    all
+}
+
 /// Required rules that bind too far inside.
-fn relaxed(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
+fn relaxed(cluster: &mut Cluster, others: &Others, gang: &Gang) -> Vec<Change> {
     let mut all = Vec::new();
     for (index, role) in gang.roles.iter().enumerate() {
         for (at, segment) in role.segments.iter().enumerate().filter(|(_, s)| s.mode == Mode::Required) {
@@ -290,20 +335,20 @@ fn relaxed(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
                 relaxed.roles[index].segments[at] = segment;
                 relaxed
             };
-            all.extend(outwards(cluster, &field, &segment.level, &|level| {
+            all.extend(outwards(cluster, others, &field, &segment.level, &|level| {
                 with(Segment { level, ..segment.clone() })
             }));
-            if runs(cluster, &with(Segment { mode: Mode::Preferred, ..segment.clone() })) {
+            if runs(cluster, others, &with(Segment { mode: Mode::Preferred, ..segment.clone() })) {
                 all.push(Change::Prefer { field: format!("{field}.mode") });
             }
         }
     }
     if let Some(within) = gang.within.as_ref().filter(|within| within.mode == Mode::Required) {
         let with = |within| Gang { within, ..gang.clone() };
-        all.extend(outwards(cluster, "within", &within.level, &|level| {
+        all.extend(outwards(cluster, others, "within", &within.level, &|level| {
             with(Some(muster_model::Within { level, ..within.clone() }))
         }));
-        if runs(cluster, &with(None)) {
+        if runs(cluster, others, &with(None)) {
             all.push(Change::Prefer { field: "within.mode".into() });
         }
     }
@@ -311,9 +356,15 @@ fn relaxed(cluster: &mut Cluster, gang: &Gang) -> Vec<Change> {
 }
 
 /// The nearest level further out with which the gang runs.
-fn outwards(cluster: &mut Cluster, field: &str, from: &str, with: &dyn Fn(String) -> Gang) -> Option<Change> {
+fn outwards(
+    cluster: &mut Cluster,
+    others: &Others,
+    field: &str,
+    from: &str,
+    with: &dyn Fn(String) -> Gang,
+) -> Option<Change> {
     let names: Vec<String> = cluster.tree.topology.names().into_iter().map(str::to_owned).collect();
     let position = names.iter().position(|name| name == from)?;
-    let to = names[..position].iter().rev().find(|name| runs(cluster, &with((*name).clone())))?;
+    let to = names[..position].iter().rev().find(|name| runs(cluster, others, &with((*name).clone())))?;
     Some(Change::Widen { field: format!("{field}.level"), from: from.to_owned(), to: to.clone() })
 }

@@ -414,7 +414,7 @@ impl<'a> Search<'a> {
             && spread.all(|(rule, s)| {
                 // Units are whole here: their rule is one of this depth, or of one further inside.
                 let pods = counters[s.role] * self.sizes[s.role][part.depth];
-                pods / self.spec.roles[s.role].pods <= limits.room(rule, *s, place)
+                pods / self.spec.roles[s.role].pods <= limits.room(rule, s, place)
             })
     }
 

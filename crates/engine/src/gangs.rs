@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Event::Gang ──set──▶ holdings charged to nodes; waiting ones queued by priority, age, key ──decide──▶ Decision
+//!                   └──▶ groups: units that count in the rules of other gangs ─────────────────────┘
 //! ```
 
 use muster_model::{Gang, GangState, Millis, ObjectKey, Reason, plan::Placement};
@@ -15,6 +16,7 @@ use crate::{
     Decision, How,
     alike::Alike,
     cluster::Cluster,
+    groups::{self, Groups, Others},
     place::{self, Request},
     problem::Prepared,
     replan::{self, Holdings},
@@ -33,25 +35,28 @@ struct Record {
     refused_at: Option<Seen>,
 }
 
-/// A moment of the index, as far as some shapes are concerned: its generation, and the sum of their versions.
+/// A moment of the index, as far as some shapes are concerned: its generation, and the sum of their versions; and that of
+/// the groups that the gang names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     generation: u64,
     versions: u64,
+    groups: u64,
 }
 
 impl Record {
-    /// The present moment; `None` if the gang's shapes must be looked up anew.
-    fn now(&self, cluster: &Cluster) -> Option<Seen> {
-        let prepared = self.prepared.as_ref().filter(|p| p.generation == cluster.index.generation)?;
-        let ids = prepared.classes.iter().flat_map(|on| &on.ids);
+    /// The present moment. A gang without shapes of this generation is not valid, or was not looked at in it.
+    fn now(&self, cluster: &Cluster, groups: &Groups) -> Seen {
+        let generation = cluster.index.generation;
+        let prepared = self.prepared.iter().filter(|prepared| prepared.generation == generation);
+        let ids = prepared.flat_map(|prepared| &prepared.classes).flat_map(|on| &on.ids);
         let versions = ids.map(|ids| cluster.index.version(ids.shape)).sum();
-        Some(Seen { generation: prepared.generation, versions })
+        Seen { generation, versions, groups: groups.version(&self.gang) }
     }
 
-    /// Whether it was refused and no node has made room for any of its shapes since.
-    fn is_hopeless(&self, cluster: &Cluster) -> bool {
-        self.refused_at.is_some() && self.refused_at == self.now(cluster)
+    /// Whether it was refused and since then no node has made room for any of its shapes, nor a gang in its groups.
+    fn is_hopeless(&self, cluster: &Cluster, groups: &Groups) -> bool {
+        self.refused_at.is_some_and(|seen| seen == self.now(cluster, groups))
     }
 }
 
@@ -61,6 +66,7 @@ pub struct Gangs {
     records: BTreeMap<ObjectKey, Record>,
     waiting: BTreeSet<Rank>,
     alike: Alike,
+    groups: Groups,
     /// Nodes came, went or moved: what gangs keep may lie elsewhere in the tree, though no room was made.
     moved: bool,
 }
@@ -81,6 +87,7 @@ impl Gangs {
                 replan::charge(cluster, &held, 1);
                 replan::charge(cluster, &old.held, -1);
             }
+            self.groups.forget(&old.gang, Some(&gang));
             // The same question again needs no new answer.
             if old.gang == gang {
                 (refused_at, prepared) = (old.refused_at, old.prepared);
@@ -88,6 +95,7 @@ impl Gangs {
         } else {
             replan::charge(cluster, &held, 1);
         }
+        self.groups.set(cluster, &gang, replan::held_units(&gang).as_deref());
         if matches!(gang.state, GangState::Waiting | GangState::Replan { .. }) {
             self.waiting.insert(rank(&gang));
         }
@@ -98,8 +106,17 @@ impl Gangs {
     pub fn remove(&mut self, cluster: &mut Cluster, key: &ObjectKey) {
         if let Some(old) = self.records.remove(key) {
             self.waiting.remove(&rank(&old.gang));
+            self.groups.forget(&old.gang, None);
             replan::charge(cluster, &old.held, -1);
         }
+    }
+
+    /// Units of other gangs that count in the rules of this one.
+    ///
+    /// # Errors
+    /// [`Reason::Invalid`] if a gang that holds a plan states something else.
+    pub fn others(&self, cluster: &Cluster, gang: &Gang) -> Result<Others, Reason> {
+        self.groups.others(cluster, gang)
     }
 
     /// A node came, went or moved in the tree.
@@ -107,14 +124,14 @@ impl Gangs {
         self.moved = true;
     }
 
-    /// After nodes moved, gangs that keep some of their units are asked again.
+    /// After nodes moved, gangs that keep some of their units are asked again, and those whose rules count units of others.
     fn reconsider(&mut self) {
         if !std::mem::take(&mut self.moved) {
             return;
         }
         for (.., key) in &self.waiting {
             if let Some(record) = self.records.get_mut(key)
-                && matches!(record.gang.state, GangState::Replan { .. })
+                && (matches!(record.gang.state, GangState::Replan { .. }) || groups::names_any(&record.gang))
             {
                 record.refused_at = None;
             }
@@ -134,7 +151,9 @@ impl Gangs {
         let ranks: Vec<Rank> = self
             .waiting
             .iter()
-            .filter(|(.., key)| self.records.get(key).is_some_and(|record| !record.is_hopeless(cluster)))
+            .filter(|(.., key)| {
+                self.records.get(key).is_some_and(|record| !record.is_hopeless(cluster, &self.groups))
+            })
             .take(limit)
             .cloned()
             .collect();
@@ -142,16 +161,17 @@ impl Gangs {
         for rank in ranks {
             let Some(record) = self.records.get_mut(&rank.2) else { continue };
             let (key, uid) = (record.gang.key.clone(), record.gang.uid.clone());
-            match answer(cluster, &mut self.alike, record) {
+            match answer(cluster, &mut self.alike, &self.groups, record) {
                 Ok((placement, held, how)) => {
                     replan::charge(cluster, &held, 1);
                     replan::charge(cluster, &record.held, -1);
                     record.held = held;
+                    self.groups.set(cluster, &record.gang, Some(&placement.units));
                     self.waiting.remove(&rank);
                     decisions.push(Decision::Place { key, uid, placement, how });
                 }
                 Err(reason) => {
-                    record.refused_at = record.now(cluster);
+                    record.refused_at = Some(record.now(cluster, &self.groups));
                     decisions.push(Decision::Refuse { key, uid, reason });
                 }
             }
@@ -163,6 +183,7 @@ impl Gangs {
 fn answer(
     cluster: &mut Cluster,
     alike: &mut Alike,
+    groups: &Groups,
     record: &mut Record,
 ) -> Result<(Placement, Holdings, How), Reason> {
     let gang = &record.gang;
@@ -170,13 +191,14 @@ fn answer(
         record.prepared = None;
         record.prepared = Some(alike.prepare(cluster, gang)?);
     }
+    let others = groups.others(cluster, gang)?;
     if let GangState::Replan { plan, lost } = &gang.state {
-        let (placement, how) = replan::replan(cluster, gang, plan, lost)?;
+        let (placement, how) = replan::replan(cluster, gang, plan, lost, &others)?;
         let held = replan::holdings(cluster, gang, &placement.units, &placement.spares);
         return Ok((placement, held, how));
     }
     let Some(prepared) = record.prepared.as_ref() else { return Err(Reason::NotFound { states: 0 }) };
-    let found = place::place_prepared(cluster, &Request::fresh(gang), prepared)?;
+    let found = place::place_prepared(cluster, &Request::fresh(gang, &others), prepared)?;
     let placement = found.placement(cluster, gang);
     Ok((placement, replan::held_by_found(gang, prepared, &found), How::Fresh))
 }

@@ -34,6 +34,7 @@ mod fast;
 mod forest;
 mod gangs;
 mod greedy;
+mod groups;
 mod index;
 #[cfg(test)]
 mod index_tests;

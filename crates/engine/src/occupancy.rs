@@ -90,7 +90,8 @@ impl Engine {
     /// # Errors
     /// Why it cannot be placed.
     pub fn what_if(&mut self, gang: &Gang) -> Result<Placement, Reason> {
-        let found = place::place(&mut self.cluster, &Request::fresh(gang))?;
+        let others = self.gangs.others(&self.cluster, gang)?;
+        let found = place::place(&mut self.cluster, &Request::fresh(gang, &others))?;
         Ok(found.placement(&self.cluster, gang))
     }
 

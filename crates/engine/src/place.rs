@@ -18,7 +18,9 @@ use crate::{
     dp::{Best, Search},
     explain, family, fast,
     forest::Forest,
-    greedy, layout, nodes,
+    greedy,
+    groups::Others,
+    layout, nodes,
     problem::{self, OnClass, Prepared, Problem},
     ruled,
     rules::Standing,
@@ -48,12 +50,14 @@ pub struct Request<'a> {
     pub steps: u64,
     /// Units of the gang that stay where they are, beside which these are placed; rules bind both.
     pub stay: &'a [Standing],
+    /// Units of other gangs that count in its rules.
+    pub others: &'a Others,
 }
 
 impl<'a> Request<'a> {
     /// A gang placed from nothing, anywhere, in the engine's own order.
-    pub fn fresh(gang: &'a Gang) -> Self {
-        Self { gang, order: None, top: ROOT, paid: BTreeSet::new(), steps: EXACT_STEPS, stay: &[] }
+    pub fn fresh(gang: &'a Gang, others: &'a Others) -> Self {
+        Self { gang, order: None, top: ROOT, paid: BTreeSet::new(), steps: EXACT_STEPS, stay: &[], others }
     }
 }
 
@@ -163,7 +167,7 @@ pub fn place_required(
 
 fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result<Found, Reason> {
     let rules = &on.spec.rules;
-    let Some(limits) = rules.resolve(cluster, request.stay) else {
+    let Some(limits) = rules.resolve(cluster, request.stay, request.others) else {
         return Err(ruled::together(request.gang));
     };
     let problem = Problem { cluster, gang: request.gang, on, top: request.top, limits: &limits };

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     How,
     cluster::{Amounts, Cluster},
+    groups::Others,
     place::{self, Found, Request},
     problem::Prepared,
     rules::{self, Standing},
@@ -78,14 +79,20 @@ fn lend(cluster: &mut Cluster, holdings: &Holdings, sign: i64) {
 
 /// What a gang in this state holds.
 pub fn held_by(cluster: &mut Cluster, gang: &Gang) -> Holdings {
+    match (&gang.state, held_units(gang)) {
+        (GangState::Holding(plan) | GangState::Replan { plan, .. }, Some(units)) => {
+            holdings(cluster, gang, units, &plan.spares)
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Units that a gang holds in this state; `None` if it holds no plan.
+pub fn held_units(gang: &Gang) -> Option<Vec<&PlacedUnit>> {
     match &gang.state {
-        GangState::Inactive | GangState::Waiting => Vec::new(),
-        GangState::Holding(plan) => {
-            holdings(cluster, gang, plan.units.iter().map(|unit| &unit.placed), &plan.spares)
-        }
-        GangState::Replan { plan, lost } => {
-            holdings(cluster, gang, survivors(plan, lost).map(|unit| &unit.placed), &plan.spares)
-        }
+        GangState::Inactive | GangState::Waiting => None,
+        GangState::Holding(plan) => Some(plan.units.iter().map(|unit| &unit.placed).collect()),
+        GangState::Replan { plan, lost } => Some(survivors(plan, lost).map(|unit| &unit.placed).collect()),
     }
 }
 
@@ -102,10 +109,11 @@ pub fn replan(
     gang: &Gang,
     plan: &Plan,
     lost: &BTreeSet<UnitId>,
+    others: &Others,
 ) -> Result<(Placement, How), Reason> {
     spec::compile(&cluster.tree, gang, None)?;
     // What is given up and taken back here are trials.
-    cluster.quietly(|cluster| try_all(cluster, gang, plan, lost))
+    cluster.quietly(|cluster| try_all(cluster, gang, plan, lost, others))
 }
 
 fn try_all(
@@ -113,11 +121,12 @@ fn try_all(
     gang: &Gang,
     plan: &Plan,
     lost: &BTreeSet<UnitId>,
+    others: &Others,
 ) -> Result<(Placement, How), Reason> {
     // The gang's own spares are there for this: the replacement may use them, and new ones are chosen after.
     let spares = holdings(cluster, gang, [], &plan.spares);
     lend(cluster, &spares, -1);
-    let replaced = replace(cluster, gang, plan, lost);
+    let replaced = replace(cluster, gang, plan, lost, others);
     lend(cluster, &spares, 1);
     if let Some(placement) = replaced {
         return Ok((placement, How::Replaced));
@@ -127,7 +136,7 @@ fn try_all(
     }
     let held = held_by(cluster, gang);
     lend(cluster, &held, -1);
-    let moved = place::place(cluster, &Request::fresh(gang));
+    let moved = place::place(cluster, &Request::fresh(gang, others));
     lend(cluster, &held, 1);
     moved.map(|found| (found.placement(cluster, gang), How::Moved))
 }
@@ -150,7 +159,13 @@ fn lost_part(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Gang {
     part
 }
 
-fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Placement> {
+fn replace(
+    cluster: &mut Cluster,
+    gang: &Gang,
+    plan: &Plan,
+    lost: &BTreeSet<UnitId>,
+    others: &Others,
+) -> Option<Placement> {
     let part = lost_part(gang, plan, lost);
     let stay: Vec<&PlannedUnit> = survivors(plan, lost).collect();
     let leaf = |name: &NodeName| cluster.node(cluster.slot(name.as_str())?)?.leaf;
@@ -198,6 +213,7 @@ fn replace(cluster: &mut Cluster, gang: &Gang, plan: &Plan, lost: &BTreeSet<Unit
             paid: paid.clone(),
             steps: place::EXACT_STEPS,
             stay: &standing,
+            others,
         };
         if let Ok(found) = place::place(cluster, &request) {
             return Some(merge(gang, plan, lost, found.placement(cluster, &part)));

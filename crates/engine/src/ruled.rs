@@ -89,6 +89,15 @@ fn units(gang: &Gang, found: &Found) -> u32 {
     of.map(|(role, pods)| pods.len() as u32 / role.pods_per_unit.max(1)).sum()
 }
 
+/// No domain can come to hold more units of a `spread` rule than this: those to be placed beside those that are there.
+pub fn most_in_a_domain(request: &Request<'_>, spread: &Spread) -> u32 {
+    let Some(role) = request.gang.roles.iter().position(|role| role.name == spread.role) else { return 0 };
+    let stay = request.stay.iter().filter(|(standing, _)| *standing == role).count() as u32;
+    let taken = spread.group.as_ref().and_then(|group| request.others.get(group));
+    let others = taken.and_then(|taken| taken.values().max()).copied().unwrap_or(0);
+    request.gang.roles[role].max.saturating_add(stay).saturating_add(others)
+}
+
 /// Search for the best way to keep Preferred rules.
 struct Wishes<'a, 'b> {
     cluster: &'a mut Cluster,
@@ -138,7 +147,7 @@ impl Wishes<'_, '_> {
         if self.keep(|rules| rules.spread.push(with(spread.units))) {
             return;
         }
-        let max = self.gang.roles.iter().find(|role| role.name == spread.role).map_or(0, |role| role.max);
+        let max = most_in_a_domain(self.request, spread);
         // More units in a domain never fit worse, so the boundary is found by halving.
         let (mut fails, mut fits) = (spread.units, max.saturating_add(1));
         while fits > fails + 1 {
@@ -166,7 +175,10 @@ fn keep_wishes(cluster: &mut Cluster, request: &Request<'_>, found: Found) -> Fo
     if near.is_empty() && spread.is_empty() {
         return found;
     }
-    let mut gang = request.gang.clone();
+    let mut gang = with_rules(request.gang, |rules| {
+        rules.near.retain(|near| near.mode == Mode::Required);
+        rules.spread.retain(|spread| spread.mode == Mode::Required);
+    });
     // No other class for a wish: the classes are the user's order.
     if let Some(class) = found.class {
         gang.classes = vec![gang.classes[class].clone()];

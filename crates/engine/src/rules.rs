@@ -1,16 +1,17 @@
 //! Rules between roles and units in the solver's terms, and what units that stay where they are leave of them.
 //!
 //! ```text
-//!   Gang.rules ──compile──▶ RuleSpec (Required ones, by role and depth) ──resolve(units that stay)──▶ Limits
+//!   Gang.rules ──compile──▶ RuleSpec (Required ones, by role and depth) ──resolve(units that stay, others')──▶ Limits
 //!                               └─ ratios ─▶ counts of each role that can occur
 //! ```
 
-use muster_model::{Gang, Mode, Reason};
-use std::collections::BTreeMap;
+use muster_model::{Gang, Mode, Reason, Spread};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     cluster::Cluster,
     forest::Part,
+    groups::Others,
     problem::Problem,
     spec::{self, RoleSpec, depth, invalid},
     tree::{DomainId, Slot, Tree},
@@ -37,7 +38,7 @@ pub struct NearSpec {
 }
 
 /// At most so many units of a role in a domain of a depth, each in one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SpreadSpec {
     /// Position of the role.
     pub role: usize,
@@ -45,6 +46,8 @@ pub struct SpreadSpec {
     pub depth: usize,
     /// Most units.
     pub units: u32,
+    /// Other gangs whose units count as well.
+    pub group: Option<String>,
 }
 
 /// The Required rules of a gang.
@@ -64,7 +67,7 @@ pub type Place = (DomainId, Option<Slot>);
 /// A unit that stays: position of its role, and the nodes of its pods.
 pub type Standing = (usize, Vec<Slot>);
 
-/// What units that stay leave of the rules. Both lists are in the order of the rules, or empty.
+/// What units that are there leave of the rules. Both lists are in the order of the rules, or empty.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// By `near` rule, where its roles must lie.
@@ -87,9 +90,10 @@ impl RuleSpec {
         self.ratios.iter().all(|rule| rule.ratio.holds(units[rule.role], units[rule.of]))
     }
 
-    /// What units that stay leave; `None` if they break a rule, or where they are is not known.
-    pub fn resolve(&self, cluster: &Cluster, stay: &[Standing]) -> Option<Limits> {
-        if stay.is_empty() || self.near.is_empty() && self.spread.is_empty() {
+    /// What units that stay and those of other gangs leave; `None` if those that stay break a rule, or where they are is
+    /// not known.
+    pub fn resolve(&self, cluster: &Cluster, stay: &[Standing], others: &Others) -> Option<Limits> {
+        if stay.is_empty() && others.is_empty() || self.near.is_empty() && self.spread.is_empty() {
             return Some(Limits::default());
         }
         let mut limits = Limits::default();
@@ -107,17 +111,11 @@ impl RuleSpec {
             limits.confine.push(at);
         }
         for spread in &self.spread {
-            let mut taken: BTreeMap<Place, u32> = BTreeMap::new();
+            let shared = spread.group.as_ref().and_then(|group| others.get(group));
+            let mut taken = shared.cloned().unwrap_or_default();
             for (_, nodes) in stay.iter().filter(|(role, _)| *role == spread.role) {
-                let mut places: Vec<Place> = Vec::new();
-                for slot in nodes {
-                    let place = place_of_node(cluster, *slot, spread.depth)?;
-                    if !places.contains(&place) {
-                        places.push(place);
-                    }
-                }
-                for place in places {
-                    *taken.entry(place).or_default() += 1;
+                for place in places(cluster, nodes, spread.depth) {
+                    *taken.entry(place?).or_default() += 1;
                 }
             }
             limits.taken.push(taken);
@@ -133,7 +131,7 @@ impl Limits {
     }
 
     /// Units that a place may take of a `spread` rule.
-    pub fn room(&self, rule: usize, spread: SpreadSpec, place: Place) -> u32 {
+    pub fn room(&self, rule: usize, spread: &SpreadSpec, place: Place) -> u32 {
         let taken = self.taken.get(rule).and_then(|taken| taken.get(&place)).copied().unwrap_or(0);
         spread.units.saturating_sub(taken)
     }
@@ -161,8 +159,13 @@ pub fn top_keeps(problem: &Problem<'_>, part: &Part, units: &[u32]) -> bool {
     near.filter_map(|(rule, near)| Some((near, limits.confined(rule)?)))
         .all(|(near, at)| around(near.depth) == Some(at) || !has_any(units, &near.roles))
         && spread.all(|(rule, s)| {
-            around(s.depth).is_some_and(|place| units[s.role] <= limits.room(rule, *s, place))
+            around(s.depth).is_some_and(|place| units[s.role] <= limits.room(rule, s, place))
         })
+}
+
+/// The domains of a depth (nodes for the nodes' depth) in which a unit lies; `None` stands for nodes that lie nowhere.
+pub fn places(cluster: &Cluster, nodes: &[Slot], depth: usize) -> BTreeSet<Option<Place>> {
+    nodes.iter().map(|slot| place_of_node(cluster, *slot, depth)).collect()
 }
 
 fn place_of_node(cluster: &Cluster, slot: Slot, depth: usize) -> Option<Place> {
@@ -215,13 +218,28 @@ pub fn compile(tree: &Tree, gang: &Gang, roles: &mut [RoleSpec]) -> Result<RuleS
                 "allow at least 1 unit in a domain",
             ));
         }
+        named_once(&gang.rules.spread[..at], spread, &path)?;
         if spread.mode == Mode::Required {
-            spec.spread.push(SpreadSpec { role, depth, units: spread.units });
+            let group = spread.group.clone();
+            spec.spread.push(SpreadSpec { role, depth, units: spread.units, group });
         }
     }
     spec.ratios = ratios(gang)?;
     agree(&spec.ratios, roles)?;
     Ok(spec)
+}
+
+/// Two rules of one group would each have to count what the other one holds.
+fn named_once(before: &[Spread], spread: &Spread, path: &str) -> Result<(), Reason> {
+    let Some(group) = &spread.group else { return Ok(()) };
+    match before.iter().position(|other| other.group.as_ref() == Some(group)) {
+        None => Ok(()),
+        Some(first) => Err(invalid(
+            format!("{path}.group"),
+            format!("rules.spread[{first}] names the group {group:?} already"),
+            "give each rule of a gang a group of its own",
+        )),
+    }
 }
 
 fn ratios(gang: &Gang) -> Result<Vec<RatioSpec>, Reason> {

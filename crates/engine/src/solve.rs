@@ -5,6 +5,7 @@ use muster_model::{Gang, Node, Reason, Topology, plan::Placement};
 use crate::{
     Objective, bound,
     cluster::Cluster,
+    groups::Groups,
     place::{self, EXACT_STEPS, Request},
     problem::{self, Problem},
     replan, rules, spec,
@@ -58,19 +59,22 @@ pub fn solve_within(
     gangs: &[(Gang, Option<Vec<Objective>>)],
     steps: u64,
 ) -> Vec<Result<Solution, Reason>> {
-    let mut cluster = cluster(topology, nodes);
-    gangs.iter().map(|(gang, order)| next(&mut cluster, gang, order.as_deref(), steps)).collect()
+    let (mut cluster, mut groups) = (cluster(topology, nodes), Groups::default());
+    gangs.iter().map(|(gang, order)| next(&mut cluster, &mut groups, gang, order.as_deref(), steps)).collect()
 }
 
 /// Places a gang and holds what it takes.
 fn next(
     cluster: &mut Cluster,
+    groups: &mut Groups,
     gang: &Gang,
     order: Option<&[Objective]>,
     steps: u64,
 ) -> Result<Solution, Reason> {
     let prepared = problem::prepare(cluster, gang, order)?;
-    let found = place::place_prepared(cluster, &Request { order, steps, ..Request::fresh(gang) }, &prepared)?;
+    let others = groups.others(cluster, gang)?;
+    let request = Request { order, steps, ..Request::fresh(gang, &others) };
+    let found = place::place_prepared(cluster, &request, &prepared)?;
     let placement = found.placement(cluster, gang);
     let order = order.map_or_else(|| spec::standard_order(&cluster.tree, gang), <[Objective]>::to_vec);
     let vector = place::evaluate(cluster, gang, &order, &placement);
@@ -85,6 +89,7 @@ fn next(
         _ => vector.clone(),
     };
     replan::charge(cluster, &replan::held_by_found(gang, &prepared, &found), 1);
+    groups.set(cluster, gang, Some(&placement.units));
     Ok(Solution { placement, vector, bound, proven: found.proven })
 }
 

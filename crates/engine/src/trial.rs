@@ -141,7 +141,7 @@ impl<'a> Trial<'a> {
             let part = &self.forest.parts[at];
             let here = rules.iter().filter(|(_, spread)| spread.depth == part.depth);
             here.fold(blocks, |blocks, (rule, spread)| {
-                let room = self.problem.limits.room(*rule, **spread, (part.domain, part.slot));
+                let room = self.problem.limits.room(*rule, spread, (part.domain, part.slot));
                 let left = (u64::from(room) * per_unit).saturating_sub(inside[at]);
                 blocks.min(left / sizes[part.depth])
             })

@@ -100,6 +100,7 @@ fn kind(change: &Change) -> &'static str {
         Change::Widen { .. } => "widen",
         Change::Raise { .. } => "raise",
         Change::LeaveOut { .. } => "leave out",
+        Change::InGroup { .. } => "in group",
         Change::Prefer { .. } => "prefer",
     }
 }

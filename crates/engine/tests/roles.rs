@@ -38,7 +38,7 @@ fn near(roles: &[&str], level: &str, mode: Mode) -> Rules {
 
 fn spread(level: &str, units: u32, mode: Mode) -> Rules {
     Rules {
-        spread: vec![Spread { role: "decode".into(), level: level.into(), units, mode }],
+        spread: vec![Spread { role: "decode".into(), level: level.into(), units, mode, group: None }],
         ..Rules::default()
     }
 }

@@ -4,6 +4,7 @@
 //!   ratios: how many units of one role for those of another ─┐
 //!   near:   all units of some roles in one domain            ├─▶ engine (places by them), check (judges by them)
 //!   spread: at most so many units of a role in a domain      ┘
+//!           (of several gangs of a namespace, where they name one group)
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -64,7 +65,8 @@ impl Near {
     }
 }
 
-/// Each unit of a role lies in one domain of `level`, and at most `units` of them in each domain.
+/// Each unit of a role lies in one domain of `level`, and at most `units` of them in each domain. With a group, the units
+/// of all gangs of the namespace that name it count together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Spread {
     /// Role name.
@@ -76,12 +78,22 @@ pub struct Spread {
     pub units: u32,
     /// Required, or Preferred: as few in one domain as cost no unit.
     pub mode: Mode,
+    /// Gangs of the namespace whose units count together. Their rules state the same level, units and mode; a gang names
+    /// a group in one rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 impl Spread {
-    /// "at most 1 server unit in a Rack".
+    /// "at most 1 server units in a Rack", "at most 1 server units of group web in a Rack".
     pub fn words(&self) -> String {
-        format!("at most {} {} units in a {}", self.units, self.role, self.level)
+        let group = self.group.as_ref().map(|group| format!(" of group {group}")).unwrap_or_default();
+        format!("at most {} {} units{group} in a {}", self.units, self.role, self.level)
+    }
+
+    /// Whether two rules may name one group.
+    pub fn agrees(&self, other: &Self) -> bool {
+        (&self.level, self.units, self.mode) == (&other.level, other.units, other.mode)
     }
 }
 

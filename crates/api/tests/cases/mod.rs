@@ -409,6 +409,20 @@ pub const CASES: &[Case] = &[
     ),
     case(
         GANG,
+        "spec.rules.spread",
+        "a gang must name a group in one spread rule only",
+        r#"{"spec":{"rules":{"spread":[{"role":"worker","level":"Rack","mode":"Required","group":"a"},{"role":"worker","level":"Rack","mode":"Required","group":"a"}]}}}"#,
+        r#"{"spec":{"rules":{"spread":[{"role":"worker","level":"Rack","mode":"Required","group":"a"},{"role":"worker","level":"Rack","mode":"Required"}]}}}"#,
+    ),
+    case(
+        GANG,
+        "spec.rules.spread[0].group",
+        "should match",
+        r#"{"spec":{"rules":{"spread":[{"role":"worker","level":"Rack","mode":"Required","group":"Web"}]}}}"#,
+        r#"{"spec":{"rules":{"spread":[{"role":"worker","level":"Rack","mode":"Required","group":"web-1"}]}}}"#,
+    ),
+    case(
+        GANG,
         "spec.roles[0].segments",
         "the pods of each segment must divide podsPerUnit",
         r#"{"spec":{"roles":[{"name":"worker","podsPerUnit":6,"segments":[{"pods":4,"level":"Rack","mode":"Required"}],"units":{"min":1,"max":1},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,

@@ -4,10 +4,12 @@
 //!   random ──clusters, gangs──▶ engine ──placement──▶ oracle (valid?)      optimal, sequences
 //!                          └──▶ exact ───best vector─▶ equal?              optimal
 //!   random ──rules between roles──▶ engine ──placement──▶ oracle, and every placement of tiny clusters   ruled
+//!   random ──several gangs that share groups──▶ engine ──▶ oracle over all, every placement of tiny clusters   groups
 //!   stored cases ──▶ exact ──▶ the optima that others computed             solver
 //! ```
 
 mod exact;
+mod groups;
 mod optimal;
 mod random;
 mod ruled;

@@ -45,8 +45,9 @@ fn rules(levels: usize, roles: usize, preferred: bool) -> impl Strategy<Value = 
             level,
             mode,
         });
-    let spread = (0..roles, level(), 1..=2_u32, mode(preferred))
-        .prop_map(|(role, level, units, mode)| Spread { role: NAMES[role].into(), level, units, mode });
+    let spread = (0..roles, level(), 1..=2_u32, mode(preferred)).prop_map(|(role, level, units, mode)| {
+        Spread { role: NAMES[role].into(), level, units, mode, group: None }
+    });
     (ratios, prop::collection::vec(near, 0..=2), prop::collection::vec(spread, 0..=2))
         .prop_map(|(ratios, near, spread)| Rules { ratios, near, spread })
 }
@@ -114,7 +115,7 @@ fn choices(cluster: &Cluster, role: &Role, units: u32) -> Vec<Vec<Vec<NodeName>>
 }
 
 /// Every placement with so many units of each role.
-fn placements(cluster: &Cluster, gang: &Gang, units: &[u32]) -> Vec<Placement> {
+pub fn placements(cluster: &Cluster, gang: &Gang, units: &[u32]) -> Vec<Placement> {
     let mut all = vec![Placement::default()];
     for (role, units) in gang.roles.iter().zip(units) {
         let choices = choices(cluster, role, *units);

@@ -97,6 +97,11 @@ pub fn tried(cluster: &mut Cluster, gang: &Gang, job: &Job, classes: &[Accelerat
 
 fn advice(change: &Change, gang: &Gang, fields: &Fields) -> Advice {
     let (sentence, detail) = match change {
+        Change::InGroup { group, change } => {
+            let Advice { sentence, mut detail } = advice(change, gang, fields);
+            detail["group"] = json!(group);
+            (format!("{sentence}, in all gangs of group {group}"), detail)
+        }
         Change::Free { role, pods, domains } => freed(gang, role, *pods, domains),
         Change::Class { class } => {
             let field = fields.classes();
