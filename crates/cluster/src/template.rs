@@ -1,8 +1,9 @@
 //! What of a pod template decides about nodes: what the engine enforces, what is refused, what is only noted.
 //!
 //! ```text
-//!   PodSpec ─┬─convert──▶ requests, selectors, tolerations, ports, preferences ──▶ model::Role (enforced)
-//!            └─review───▶ refused: Reason::Invalid by field, with the remedy
+//!   PodSpec ─┬─convert──▶ Facts: requests, selectors, tolerations, ports, preferences ──▶ model::Role (enforced)
+//!   dry run ─┘            (as admission leaves them, where that is known)
+//!   PodSpec ───review───▶ refused: Reason::Invalid by field, with the remedy
 //!                         notes: what never blocks and how far it is heeded
 //! ```
 //!
@@ -14,7 +15,9 @@ use k8s_openapi::api::core::v1::{
     NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration, TopologySpreadConstraint, Volume,
 };
 use muster_api::{RoleSpec, template::FORBIDDEN};
-use muster_model::{AcceleratorClass, PodTraits, Reason, Resources, Role, resources, selector::NAME_FIELD};
+use muster_model::{
+    self as model, AcceleratorClass, PodTraits, Reason, Resources, Role, resources, selector::NAME_FIELD,
+};
 use std::{collections::BTreeMap, fmt};
 
 use crate::convert;
@@ -112,39 +115,65 @@ pub fn review(path: &str, spec: &PodSpec) -> Review {
             "kube-scheduler allocates them on the planned node; a node where it cannot is avoided for a while",
         );
     }
-    if spec.runtime_class_name.is_some() {
-        review.note(
-            format!("{path}.runtimeClassName"),
-            "scheduling rules of a RuntimeClass are not read when nodes are chosen; a node that its kubelet refuses for them is avoided for a while",
-        );
-    }
     if spec.preemption_policy.is_some() {
         review.note(format!("{path}.preemptionPolicy"), "Muster preempts nothing yet");
     }
     review
 }
 
-/// A role as the engine knows it. `path` is where it stands, such as `spec.roles[0]`. `learned` is what one pod really
-/// requests once admission has had its say (accelerators and the pod slot excluded), where that is known.
+/// What of a pod decides about its node: of a template, or of what the API server makes of one of its pods, which has
+/// besides what admission adds (overhead, selector and tolerations of a RuntimeClass, what webhooks write).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// What it requests, host ports and 1 of `pods` included.
+    pub requests: Resources,
+    /// Labels that its node must have.
+    pub node_selector: BTreeMap<String, String>,
+    /// Required node affinity.
+    pub affinity: Vec<model::NodeSelectorTerm>,
+    /// Tolerations.
+    pub tolerations: Vec<model::Toleration>,
+    /// Preferred node affinity.
+    pub preferred: Vec<model::Preference>,
+}
+
+impl Facts {
+    /// Takes them from a pod's specification.
+    ///
+    /// # Errors
+    /// The field and why it cannot be read.
+    pub fn of(spec: &PodSpec) -> Result<Self, String> {
+        Ok(Self {
+            requests: convert::pod_requests(spec, &BTreeMap::new())?,
+            node_selector: convert::node_selector(spec),
+            affinity: convert::affinity(spec),
+            tolerations: convert::tolerations(spec),
+            preferred: convert::preferences(spec),
+        })
+    }
+}
+
+/// A role as the engine knows it. `path` is where it stands, such as `spec.roles[0]`. `learned` is what one of its pods
+/// is once admission has had its say, where that is known.
 ///
 /// # Errors
 /// [`Reason::Invalid`]: the first of what [`review`] refuses, or a quantity that cannot be read.
 pub fn role(
     path: &str,
     role: &RoleSpec,
-    learned: Option<Resources>,
+    learned: Option<Facts>,
     classes: &[AcceleratorClass],
 ) -> Result<Role, Reason> {
     let spec = role.template.spec.clone().unwrap_or_default();
     if let Some(refused) = review(&format!("{path}.template.spec"), &spec).refused.into_iter().next() {
         return Err(refused);
     }
-    let stated = convert::pod_requests(&spec, &BTreeMap::new()).map_err(|error| Reason::Invalid {
+    let stated = Facts::of(&spec).map_err(|error| Reason::Invalid {
         field: format!("{path}.template.{error}"),
         message: "cannot be read".into(),
         remedy: "write a quantity such as 500m, 8 or 64Gi".into(),
     })?;
-    let mut requests = learned.unwrap_or(stated);
+    let Facts { mut requests, node_selector, affinity, tolerations, preferred } = learned.unwrap_or(stated);
     requests.0.remove(resources::PODS);
     for class in classes {
         requests.0.remove(&class.resource);
@@ -154,10 +183,10 @@ pub fn role(
         name: role.name.clone(),
         requests,
         devices: role.devices,
-        node_selector: spec.node_selector.clone().unwrap_or_default(),
-        affinity: convert::affinity(&spec),
-        tolerations: convert::tolerations(&spec),
-        traits: PodTraits { labels: labels.unwrap_or_default(), preferred: convert::preferences(&spec) },
+        node_selector,
+        affinity,
+        tolerations,
+        traits: PodTraits { labels: labels.unwrap_or_default(), preferred },
         pods_per_unit: role.pods_per_unit,
         min: role.units.min,
         max: role.units.max,

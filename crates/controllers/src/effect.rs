@@ -2,7 +2,7 @@
 
 use muster_api::topology::TopologyStatus;
 use muster_api::{GangStatus, TrainingJobStatus};
-use muster_cluster::{PodFacts, Slot};
+use muster_cluster::{PodFacts, Slot, template};
 use muster_model::{ObjectKey, Uid};
 
 /// One request to the API server.
@@ -174,7 +174,7 @@ pub enum Outcome {
     /// A pod of that name exists.
     Exists(Box<PodFacts>),
     /// A dry run passed; what the pod would have become.
-    Probed(Box<PodFacts>),
+    Probed(Box<template::Facts>),
     /// The object is not there, or it is another one of the same name.
     Gone,
     /// It has changed meanwhile.

@@ -4,10 +4,11 @@
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::client::Body;
-use muster_cluster::PodFacts;
 use muster_cluster::seen::SeenPod;
+use muster_cluster::{PodFacts, template};
 use muster_model::{ObjectKey, Uid};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl Writer {
                 let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All&{MANAGER}");
                 match self.ask(Method::POST, &path, JSON, body.clone()).await {
                     Ok(answer) => {
-                        facts(&answer).map_or_else(Outcome::Transient, |f| Outcome::Probed(Box::new(f)))
+                        learned(&answer).map_or_else(Outcome::Transient, |f| Outcome::Probed(Box::new(f)))
                     }
                     Err(outcome) => outcome,
                 }
@@ -267,6 +268,12 @@ fn facts(bytes: &[u8]) -> Result<PodFacts, String> {
     serde_json::from_slice::<SeenPod>(bytes)
         .map(|pod| PodFacts::of(&pod.0).0)
         .map_err(|error| error.to_string())
+}
+
+/// What of a pod decides about its node: the whole object is read, which the watches do not.
+fn learned(bytes: &[u8]) -> Result<template::Facts, String> {
+    let pod: Pod = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    template::Facts::of(&pod.spec.unwrap_or_default())
 }
 
 /// What an error answer means for the one who asked.

@@ -39,12 +39,17 @@ struct Seen {
 }
 
 impl Record {
-    /// The present moment; `None` if the gang's shapes must be looked up anew.
+    /// The present moment; `None` if the gang's shapes must be looked up anew. A gang without shapes was found invalid,
+    /// which only another topology changes, and with it the generation.
     fn now(&self, cluster: &Cluster) -> Option<Seen> {
-        let prepared = self.prepared.as_ref().filter(|p| p.generation == cluster.index.generation)?;
+        let generation = cluster.index.generation;
+        let Some(prepared) = &self.prepared else { return Some(Seen { generation, versions: 0 }) };
+        if prepared.generation != generation {
+            return None;
+        }
         let ids = prepared.classes.iter().flat_map(|on| &on.ids);
         let versions = ids.map(|ids| cluster.index.version(ids.shape)).sum();
-        Some(Seen { generation: prepared.generation, versions })
+        Some(Seen { generation, versions })
     }
 
     /// Whether it was refused and no node has made room for any of its shapes since.

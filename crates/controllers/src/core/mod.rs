@@ -36,9 +36,10 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob};
 use muster_cluster::Cluster;
 use muster_cluster::seen::{SeenNode, SeenPod};
+use muster_cluster::template::Facts;
 use muster_engine::{Decision, How};
 use muster_lifecycle::recovery::Step;
-use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Resources, Uid};
+use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Uid};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::effect::{Effect, Note};
@@ -77,8 +78,8 @@ pub enum Event {
 enum Shape {
     /// Asked; these gangs wait.
     Asked(BTreeSet<ObjectKey>),
-    /// What one pod requests once admission has had its say.
-    Known(Resources),
+    /// What one pod is once admission has had its say.
+    Known(Facts),
 }
 
 /// The core.

@@ -3,7 +3,8 @@
 
 use muster_api::{RoleSpec, labels, names};
 use muster_cluster::Slot;
-use muster_model::{Millis, ObjectKey, Resources, UnitId};
+use muster_cluster::template::Facts;
+use muster_model::{Millis, ObjectKey, UnitId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -214,9 +215,9 @@ impl Core {
         }
         let shapes: BTreeMap<&str, u64> =
             rt.object.spec.roles.iter().map(|role| (role.name.as_str(), rt.shape_of(role))).collect();
-        let learned = |role: &str| -> Option<Resources> {
+        let learned = |role: &str| -> Option<Facts> {
             match self.shapes.get(shapes.get(role)?) {
-                Some(Shape::Known(requests)) => Some(requests.clone()),
+                Some(Shape::Known(facts)) => Some(facts.clone()),
                 _ => None,
             }
         };

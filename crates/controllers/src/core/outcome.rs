@@ -2,7 +2,7 @@
 
 use muster_api::GangStatus;
 use muster_cluster::{PodFacts, Slot};
-use muster_model::{Millis, NodeName, ObjectKey, Reason, resources};
+use muster_model::{Millis, NodeName, ObjectKey, Reason};
 
 use super::gang::Writing;
 use super::outbox::Ticket;
@@ -222,9 +222,7 @@ impl Core {
         };
         match outcome {
             Outcome::Probed(facts) => {
-                let PodFacts { mut requests, .. } = *facts;
-                requests.0.remove(resources::PODS);
-                self.shapes.insert(shape, Shape::Known(requests));
+                self.shapes.insert(shape, Shape::Known(*facts));
             }
             Outcome::Refused(message) => {
                 for key in &waiting {

@@ -1,8 +1,9 @@
 //! The core against a server in a table: which answers may be lost, late or wrong, and what must never follow.
 
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use muster_api::{Gang as Object, GangStatus, TrainingJob};
-use muster_cluster::PodFacts;
 use muster_cluster::seen::{SeenNode, SeenPod};
+use muster_cluster::template;
 use muster_model::{Millis, ObjectKey, Uid};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ struct Table {
     asked: Vec<Ticket>,
     /// Something happened since the core advanced last.
     woken: bool,
+    /// What admission does to pods.
+    admission: Option<fn(&mut PodSpec)>,
 }
 
 impl Table {
@@ -32,7 +35,15 @@ impl Table {
             core.apply(Event::Node(Change::Set(node(at, true))), 0);
         }
         core.start();
-        Self { core, gangs: BTreeMap::new(), version: 1, now: 0, asked: Vec::new(), woken: true }
+        Self {
+            core,
+            gangs: BTreeMap::new(),
+            version: 1,
+            now: 0,
+            asked: Vec::new(),
+            woken: true,
+            admission: None,
+        }
     }
 
     /// A gang of pods that fill a node each.
@@ -118,7 +129,7 @@ impl Table {
     /// What the server does with it; the watch shows it at once.
     fn perform(&mut self, effect: &Effect) -> Outcome {
         match effect {
-            Effect::ProbePod { body, .. } => Outcome::Probed(Box::new(facts(body, "probe"))),
+            Effect::ProbePod { body, .. } => self.probe(body),
             Effect::WriteGang { gang, version, status, .. } => {
                 let outcome = self.write(&gang.name, version, status);
                 self.show(&gang.name);
@@ -130,6 +141,16 @@ impl Table {
             }
             _ => Outcome::Done { version: None, uid: None },
         }
+    }
+
+    /// What the server makes of a pod in a dry run.
+    fn probe(&self, body: &[u8]) -> Outcome {
+        let mut pod: Pod = serde_json::from_slice(body).unwrap();
+        let spec = pod.spec.get_or_insert_default();
+        if let Some(admit) = self.admission {
+            admit(spec);
+        }
+        Outcome::Probed(Box::new(template::Facts::of(spec).unwrap()))
     }
 
     /// Compares and swaps; the watch is late.
@@ -175,10 +196,6 @@ fn pod_of(body: &[u8], uid: &str) -> SeenPod {
     pod
 }
 
-fn facts(body: &[u8], uid: &str) -> PodFacts {
-    PodFacts::of(&pod_of(body, uid).0).0
-}
-
 fn is_plan(effect: &Effect, name: &str) -> bool {
     matches!(effect, Effect::WriteGang { gang, status, .. } if gang.name == name && status.plan.is_some())
 }
@@ -209,6 +226,40 @@ fn a_plan_without_an_answer_keeps_its_place() {
             let gang = &table.gangs["last-by-name"]["status"];
             assert_eq!(gang["lastGeneration"], 1, "written: {written}, {answer:?}: it was placed twice");
         }
+    }
+}
+
+/// What a RuntimeClass adds to the pods on admission decides about their nodes: its selector and its tolerations.
+#[test]
+fn what_admission_adds_about_nodes_is_heeded() {
+    let sandboxed = |at: usize| {
+        let mut node = node(at, true);
+        node.0.metadata.labels = Some([("sandbox".to_owned(), "kata".to_owned())].into());
+        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
+        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        node
+    };
+    let select = |spec: &mut PodSpec| {
+        spec.node_selector.get_or_insert_default().insert("sandbox".into(), "kata".into());
+    };
+    let both = |spec: &mut PodSpec| {
+        spec.node_selector.get_or_insert_default().insert("sandbox".into(), "kata".into());
+        let toleration = Toleration {
+            key: Some("sandbox".into()),
+            operator: Some("Exists".into()),
+            ..Toleration::default()
+        };
+        spec.tolerations.get_or_insert_default().push(toleration);
+    };
+    let admissions: [(Option<fn(&mut PodSpec)>, Option<&str>); 3] =
+        [(None, Some("node-0")), (Some(select), None), (Some(both), Some("node-1"))];
+    for (admission, planned) in admissions {
+        let mut table = Table::new(1);
+        table.admission = admission;
+        table.tell(Event::Node(Change::Set(sandboxed(1))));
+        table.submit("gang", 1);
+        table.settle(10_000);
+        assert_eq!(table.plan("gang").as_deref(), planned);
     }
 }
 

@@ -177,15 +177,15 @@ impl World {
         }
     }
 
-    /// The gang as the engine wants it, state aside. `learned` gives what one pod of a role really requests once
-    /// admission has had its say (accelerators and the pod slot excluded).
+    /// The gang as the engine wants it, state aside. `learned` gives what one pod of a role is once admission has had its
+    /// say.
     ///
     /// # Errors
     /// What is wrong with the gang, given the other objects.
     pub fn request(
         &self,
         object: &Object,
-        learned: &dyn Fn(&str) -> Option<Resources>,
+        learned: &dyn Fn(&str) -> Option<template::Facts>,
         since: Millis,
     ) -> Result<Gang, Reason> {
         let spec = &object.spec;
