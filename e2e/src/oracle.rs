@@ -76,7 +76,8 @@ pub async fn snapshot(world: &World) -> Result<Snapshot> {
             }),
             _ => {
                 if let (Some(node), false) = (pod.node.clone(), pod.terminal()) {
-                    snapshot.uses.insert(pod.uid.0.clone(), Use { node, requests: pod.requests.clone() });
+                    let (requests, repels) = (pod.requests.clone(), pod.repels.clone());
+                    snapshot.uses.insert(pod.uid.0.clone(), Use { node, requests, repels });
                 }
             }
         }

@@ -228,11 +228,34 @@ pub const TOPOLOGY: &[Check] = &[
 ];
 
 /// `GangSpec`.
-pub const GANG: &[Check] = &[check(
-    "!has(self.outcome.role) || self.roles.exists(role, role.name == self.outcome.role)",
-    "outcome.role must be the name of a role",
-    ".outcome.role",
-)];
+pub const GANG: &[Check] = &[
+    check(
+        "!has(self.outcome.role) || self.roles.exists(role, role.name == self.outcome.role)",
+        "outcome.role must be the name of a role",
+        ".outcome.role",
+    ),
+    // A fieldPath cannot name an entry of a list: the message says which of its fields is at fault.
+    check(
+        "!has(self.rules) || !has(self.rules.ratios) || self.rules.ratios.all(ratio, self.roles.exists(role, role.name == ratio.role))",
+        "rules.ratios: each role must be the name of a role",
+        ".rules.ratios",
+    ),
+    check(
+        "!has(self.rules) || !has(self.rules.ratios) || self.rules.ratios.all(ratio, self.roles.exists(role, role.name == ratio.of))",
+        "rules.ratios: each of must be the name of a role",
+        ".rules.ratios",
+    ),
+    check(
+        "!has(self.rules) || !has(self.rules.near) || self.rules.near.all(near, near.roles.all(name, self.roles.exists(role, role.name == name)))",
+        "rules.near: all roles must be names of roles",
+        ".rules.near",
+    ),
+    check(
+        "!has(self.rules) || !has(self.rules.spread) || self.rules.spread.all(spread, self.roles.exists(role, role.name == spread.role))",
+        "rules.spread: each role must be the name of a role",
+        ".rules.spread",
+    ),
+];
 
 /// `rules` of a gang.
 pub const RULES: &[Check] = &[check(
@@ -241,8 +264,11 @@ pub const RULES: &[Check] = &[check(
     ".spread",
 )];
 
-/// A ratio between two roles of a gang.
-pub const RATIO: &[Check] = &[check("self.min <= self.max", "min must not exceed max", ".min")];
+/// A ratio between two roles of a gang. That ratios form no circle, the operator says.
+pub const RATIO: &[Check] = &[
+    check("self.min <= self.max", "min must not exceed max", ".min"),
+    check("self.role != self.of", "a ratio must be between two roles: of must not be role", ".of"),
+];
 
 /// `RoleSpec` of a gang.
 pub const ROLE: &[Check] = &[

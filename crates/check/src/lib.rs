@@ -26,13 +26,14 @@ mod domains;
 mod groups;
 mod placement;
 mod pods;
+mod repulsion;
 mod rules;
 mod violation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_model::{
-    Gang, GangState, Node, NodeName, Resources, Topology, Uid, UnitId,
+    Gang, GangState, Node, NodeName, PodTerm, Resources, Topology, Uid, UnitId,
     plan::{Placement, Plan},
 };
 
@@ -48,6 +49,9 @@ pub struct Use {
     pub node: NodeName,
     /// What it uses, 1 of `pods` included.
     pub requests: Resources,
+    /// Its required anti-affinity: what may not come into its domains. Judged where a decision is, not in a snapshot,
+    /// since the pod may have come after those that it keeps away.
+    pub repels: Vec<PodTerm>,
 }
 
 /// One of our pods, as far as the invariants need it.
@@ -118,7 +122,7 @@ fn placement_of(plan: &Plan) -> Placement {
 ///
 /// Nodes of a plan that are gone are no violation: replacing them takes time. Units that a gang has lost are not judged
 /// by where they were: their nodes may have changed, and are given up. Node constraints (selectors, taints,
-/// cordons) are not judged here, since they may change under a running pod; see [`check_constraints`].
+/// cordons, anti-affinity) are not judged here, since they may change under a running pod; see [`check_constraints`].
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     let nodes = by_name(&snapshot.nodes);
     let tree = Domains::new(&snapshot.topology, &nodes);
@@ -146,8 +150,8 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
 }
 
 /// All violations of one decision: counts, segments, classes, capacity next to `uses` (which must hold the plan
-/// entries of all other gangs, but not this gang's own; see [`plan_uses`]), and the constraints of nodes for every
-/// unit that is not where it was before.
+/// entries of all other gangs, but not this gang's own; see [`plan_uses`]), and the constraints of nodes, anti-affinity of
+/// other pods among them, for every unit that is not where it was before.
 pub fn check_placement(
     nodes: &[Node],
     topology: &Topology,
@@ -163,7 +167,7 @@ pub fn check_placement(
     found.extend(rules::places(topology, &tree, &nodes, gang, placement));
     found.extend(placement::classes(&nodes, gang, placement));
     found.extend(capacity::next_to(uses, &nodes, gang, placement));
-    found.extend(placement::constraints(&nodes, gang, placement));
+    found.extend(placement::constraints(&nodes, uses, gang, placement));
     found
 }
 
@@ -182,7 +186,7 @@ pub fn plan_uses(nodes: &[Node], gang: &Gang, placement: &Placement) -> BTreeMap
         .into_iter()
         .enumerate()
         .map(|(at, (node, requests, claimant))| {
-            (format!("{}#{at} {claimant}", gang.uid), Use { node, requests })
+            (format!("{}#{at} {claimant}", gang.uid), Use { node, requests, repels: Vec::new() })
         })
         .collect()
 }

@@ -5,11 +5,12 @@ use muster_model::{
     UnitId,
     plan::{PlacedUnit, Placement},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Claimant, Nodes, Slot, Violation,
+    Claimant, Nodes, Slot, Use, Violation,
     domains::{Domains, words},
+    repulsion,
 };
 
 /// The role of this name.
@@ -245,14 +246,20 @@ fn refusal(node: &Node, role: &Role, avoid: &BTreeSet<NodeName>) -> Option<NodeR
 }
 
 /// Node constraints of a placement at the moment it is made: ready, not cordoned, not avoided, taints tolerated,
-/// selector and affinity; and that the node exists. Units that the gang already holds where they are, and has not lost,
+/// selector and affinity; and that the node exists. Other pods are not known here: [`crate::check_placement`] judges their
+/// anti-affinity too. Units that the gang already holds where they are, and has not lost,
 /// are left alone, and spares are judged like pods of their role.
 pub fn check_constraints(nodes: &[Node], gang: &Gang, placement: &Placement) -> Vec<Violation> {
-    constraints(&crate::by_name(nodes), gang, placement)
+    constraints(&crate::by_name(nodes), &BTreeMap::new(), gang, placement)
 }
 
-/// [`check_constraints`] over nodes by name.
-pub(crate) fn constraints(nodes: &Nodes, gang: &Gang, placement: &Placement) -> Vec<Violation> {
+/// [`check_constraints`] over nodes by name, beside other pods.
+pub(crate) fn constraints(
+    nodes: &Nodes,
+    uses: &BTreeMap<String, Use>,
+    gang: &Gang,
+    placement: &Placement,
+) -> Vec<Violation> {
     let none = BTreeSet::new();
     let (plan, lost) = match &gang.state {
         GangState::Holding(plan) => (Some(plan), &none),
@@ -287,7 +294,9 @@ pub(crate) fn constraints(nodes: &Nodes, gang: &Gang, placement: &Placement) -> 
             found.push(Violation::UnknownNode { claimant, node: name });
             continue;
         };
-        if let Some(refusal) = refusal(node, role, &gang.avoid) {
+        let kept_away = || repulsion::kept_away(uses, nodes, &gang.key.namespace, role, node);
+        let refusal = refusal(node, role, &gang.avoid);
+        if let Some(refusal) = refusal.or_else(|| kept_away().then_some(NodeRefusal::Repelled)) {
             found.push(Violation::NodeRefuses { claimant, node: name, refusal });
         }
     }

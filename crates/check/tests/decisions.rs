@@ -5,7 +5,8 @@ mod fixture;
 use fixture::{gang, kinds, nodes, topology, unit};
 use muster_check::{Invariant, Use, Violation, check_placement, plan_uses};
 use muster_model::{
-    Gang, GangState, Node, NodeRefusal, NodeSelectorTerm, Requirement, TaintEffect, UnitId, plan::Placement,
+    Gang, GangState, Node, NodeRefusal, NodeSelectorTerm, PodTerm, Requirement, Resources, TaintEffect,
+    UnitId, plan::Placement,
 };
 use std::collections::BTreeMap;
 
@@ -120,7 +121,41 @@ const DECISIONS: &[(&str, DecisionChange, DecisionChange)] = &[
                 vec![NodeSelectorTerm::default(), NodeSelectorTerm { requirements: vec![card] }];
         },
     ),
+    (
+        "NodeRefuses Repelled", // a pod on n1 keeps workers out of its rack, which is that of n0
+        |d| keeps_away(d, "n1", "rack", None, &["worker"]),
+        |d| keeps_away(d, "n1", "rack", None, &["leader"]),
+    ),
+    (
+        "NodeRefuses Repelled", // a domain has one name wherever it is, as kube-scheduler has it: rack a of block y
+        |d| keeps_away(d, "n4", "rack", Some("research"), &["worker"]),
+        |d| keeps_away(d, "n4", "rack", Some("other"), &["worker"]),
+    ),
+    (
+        "NodeRefuses Repelled", // what came first and is not lost stays
+        |d| {
+            replan(&mut d.2);
+            keeps_away(d, "n2", "rack", None, &["worker"]);
+        },
+        |d| {
+            replan(&mut d.2);
+            keeps_away(d, "n1", "host", None, &["worker"]);
+            d.0[1].labels.insert("host".into(), "n1".into());
+        },
+    ),
 ];
+
+/// A pod on a node keeps the pods of some roles out of the node's domain.
+fn keeps_away(decision: &mut Decision, node: &str, key: &str, namespace: Option<&str>, roles: &[&str]) {
+    decision.2.roles[0].traits.labels = BTreeMap::from([("role".into(), "worker".into())]);
+    let term = PodTerm {
+        namespaces: namespace.map(|name| vec![name.to_owned()]),
+        requirements: vec![Requirement::label_in("role", roles)],
+        topology_key: key.to_owned(),
+    };
+    let there = Use { node: node.into(), requests: Resources::of([("pods", 1)]), repels: vec![term] };
+    decision.1.insert("there".into(), there);
+}
 
 #[test]
 fn each_violation_of_a_decision_and_the_nearest_that_is_none() {

@@ -36,7 +36,8 @@ fn pod(gang: &Gang, index: u32, within: u32) -> PodView {
 fn sound() -> Snapshot {
     let gang = gang();
     let pods = (0..2).flat_map(|unit| [pod(&gang, unit, 0), pod(&gang, unit, 1)]).collect();
-    let foreign = Use { node: "n0".into(), requests: Resources::of([("cpu", 60_000), ("pods", 1)]) };
+    let requests = Resources::of([("cpu", 60_000), ("pods", 1)]);
+    let foreign = Use { node: "n0".into(), requests, repels: Vec::new() };
     Snapshot {
         topology: topology(),
         nodes: nodes(),
@@ -175,7 +176,8 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
             s.pods.push(late);
         },
         |s| {
-            let own = Use { node: "n0".into(), requests: s.pods[0].requests.clone() };
+            let requests = s.pods[0].requests.clone();
+            let own = Use { node: "n0".into(), requests, repels: Vec::new() };
             s.uses.insert(s.pods[0].uid.clone(), own);
         },
     ),

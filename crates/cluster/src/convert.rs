@@ -9,6 +9,8 @@ use muster_model::{
 };
 use std::collections::BTreeMap;
 
+use crate::features;
+
 /// A node's facts, and a sentence for each field that could not be read (that resource counts as zero).
 pub fn node(object: &core::Node) -> (Node, Vec<String>) {
     let mut warnings = Vec::new();
@@ -30,10 +32,12 @@ pub fn node(object: &core::Node) -> (Node, Vec<String>) {
         amounts.set(resources::PODS, 110);
     }
     let taints = spec.and_then(|s| s.taints.as_ref()).into_iter().flatten();
+    let mut labels = object.metadata.labels.clone().unwrap_or_default();
+    labels.extend(status.into_iter().flat_map(features::declared));
     let node = Node {
         name: NodeName::from(name),
         uid: Uid(object.metadata.uid.clone().unwrap_or_default()),
-        labels: object.metadata.labels.clone().unwrap_or_default(),
+        labels,
         taints: taints.filter_map(taint).collect(),
         allocatable: amounts,
         ready: status
@@ -90,6 +94,12 @@ fn toleration(t: &core::Toleration) -> Option<Toleration> {
     };
     let key = t.key.clone().filter(|key| !key.is_empty());
     Some(Toleration { key, operator, value: t.value.clone().unwrap_or_default(), effect })
+}
+
+/// The labels that a pod's node must have: those of its selector, and those for features that the node must declare.
+pub fn node_selector(spec: &core::PodSpec) -> BTreeMap<String, String> {
+    let stated = spec.node_selector.clone().unwrap_or_default();
+    stated.into_iter().chain(features::needed(spec)).collect()
 }
 
 /// The required node affinity of a pod.

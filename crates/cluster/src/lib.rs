@@ -10,6 +10,7 @@
 //! Whole Kubernetes objects are not kept: what is needed of a node or pod is taken at the edge.
 
 pub mod convert;
+mod features;
 pub mod map;
 pub mod pods;
 pub mod seen;

@@ -262,11 +262,12 @@ struct NodeSpec {
 }
 
 #[derive(Default, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct NodeStatus {
     allocatable: Option<BTreeMap<String, Quantity>>,
     capacity: Option<BTreeMap<String, Quantity>>,
     conditions: Option<Vec<core::NodeCondition>>,
+    declared_features: Option<Vec<String>>,
 }
 
 impl From<Node> for core::Node {
@@ -282,6 +283,7 @@ impl From<Node> for core::Node {
                 allocatable: status.allocatable,
                 capacity: status.capacity,
                 conditions: status.conditions,
+                declared_features: status.declared_features,
                 ..core::NodeStatus::default()
             }),
         }

@@ -1,8 +1,9 @@
 //! What of a pod template decides about nodes: what the engine enforces, what is refused, what is only noted.
 //!
 //! ```text
-//!   PodSpec ─┬─convert──▶ requests, selectors, tolerations, ports, preferences ──▶ model::Role (enforced)
-//!            └─review───▶ refused: Reason::Invalid by field, with the remedy
+//!   PodSpec ─┬─convert──▶ Facts: requests, selectors, tolerations, ports, preferences ──▶ model::Role (enforced)
+//!   dry run ─┘            (as admission leaves them, where that is known)
+//!   PodSpec ───review───▶ refused: Reason::Invalid by field, with the remedy
 //!                         notes: what never blocks and how far it is heeded
 //! ```
 //!
@@ -14,7 +15,9 @@ use k8s_openapi::api::core::v1::{
     NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration, TopologySpreadConstraint, Volume,
 };
 use muster_api::{RoleSpec, template::FORBIDDEN};
-use muster_model::{AcceleratorClass, PodTraits, Reason, Resources, Role, resources, selector::NAME_FIELD};
+use muster_model::{
+    self as model, AcceleratorClass, PodTraits, Reason, Resources, Role, resources, selector::NAME_FIELD,
+};
 use std::{collections::BTreeMap, fmt};
 
 use crate::{
@@ -120,51 +123,50 @@ pub fn review(path: &str, spec: &PodSpec) -> Review {
             "kube-scheduler allocates them on the planned node; a node where it cannot is avoided for a while",
         );
     }
-    if spec.runtime_class_name.is_some() {
-        review.note(
-            format!("{path}.runtimeClassName"),
-            "its node selector and tolerations count as the API server's admission adds them to pods",
-        );
-    }
     if spec.preemption_policy.is_some() {
         review.note(format!("{path}.preemptionPolicy"), "Muster preempts nothing yet");
     }
     review
 }
 
-/// What a role's pods ask once admission has had its say, and where their volumes are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What of a pod decides about its node: of a template, or of what the API server makes of one of its pods, which has
+/// besides what admission adds (overhead, selector and tolerations of a RuntimeClass, what webhooks write), and where its
+/// volumes are.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Learned {
-    /// What one pod requests; accelerators and the pod slot do not count.
+    /// What it requests, host ports and 1 of `pods` included.
     pub requests: Resources,
-    /// Labels that a node must have: a RuntimeClass or a namespace may add some.
+    /// Labels that its node must have.
     pub node_selector: BTreeMap<String, String>,
     /// Required node affinity.
-    pub affinity: Vec<muster_model::NodeSelectorTerm>,
-    /// Tolerations, those that admission adds included.
-    pub tolerations: Vec<muster_model::Toleration>,
-    /// Where volumes can be used.
+    pub affinity: Vec<model::NodeSelectorTerm>,
+    /// Tolerations.
+    pub tolerations: Vec<model::Toleration>,
+    /// Preferred node affinity.
+    pub preferred: Vec<model::Preference>,
+    /// Where its volumes can be used.
     pub volumes: Reach,
 }
 
 impl Learned {
-    /// What a pod's specification says.
+    /// Takes them from a pod's specification, volumes aside.
     ///
     /// # Errors
-    /// The field of a quantity that cannot be read.
+    /// The field and why it cannot be read.
     pub fn of(spec: &PodSpec) -> Result<Self, String> {
         Ok(Self {
             requests: convert::pod_requests(spec, &BTreeMap::new())?,
-            node_selector: spec.node_selector.clone().unwrap_or_default(),
+            node_selector: convert::node_selector(spec),
             affinity: convert::affinity(spec),
             tolerations: convert::tolerations(spec),
+            preferred: convert::preferences(spec),
             volumes: Reach::new(),
         })
     }
 }
 
-/// A role as the engine knows it. `path` is where it stands, such as `spec.roles[0]`. `learned` is what the API server
-/// makes of its pods, where that is known.
+/// A role as the engine knows it. `path` is where it stands, such as `spec.roles[0]`. `learned` is what one of its pods
+/// is once admission has had its say, where that is known.
 ///
 /// # Errors
 /// [`Reason::Invalid`]: the first of what [`review`] refuses, or a quantity that cannot be read.
@@ -183,7 +185,8 @@ pub fn role(
         message: "cannot be read".into(),
         remedy: "write a quantity such as 500m, 8 or 64Gi".into(),
     })?;
-    let Learned { mut requests, node_selector, affinity, tolerations, volumes } = learned.unwrap_or(stated);
+    let Learned { mut requests, node_selector, affinity, tolerations, preferred, volumes } =
+        learned.unwrap_or(stated);
     requests.0.remove(resources::PODS);
     for class in classes {
         requests.0.remove(&class.resource);
@@ -203,7 +206,7 @@ pub fn role(
         node_selector,
         affinity,
         tolerations,
-        traits: PodTraits { labels: labels.unwrap_or_default(), preferred: convert::preferences(&spec) },
+        traits: PodTraits { labels: labels.unwrap_or_default(), preferred },
         pods_per_unit: role.pods_per_unit,
         min: role.units.min,
         max: role.units.max,

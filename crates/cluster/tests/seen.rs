@@ -101,6 +101,7 @@ fn the_facts_of_a_node_are_those_of_the_whole_object() {
             "capacity": { "cpu": "64", "nvidia.com/gpu": "8" },
             "allocatable": { "cpu": "63", "nvidia.com/gpu": "8", "pods": "110" },
             "conditions": [{ "type": "Ready", "status": "True" }],
+            "declaredFeatures": ["RestartAllContainersOnContainerExits", "Other"],
             "images": [{ "names": ["example/trainer"], "sizeBytes": 1 }],
         },
     })
@@ -108,5 +109,10 @@ fn the_facts_of_a_node_are_those_of_the_whole_object() {
     let whole: Node = serde_json::from_str(&text).expect("a node");
     let seen: SeenNode = serde_json::from_str(&text).expect("what is seen of it");
     assert_eq!(convert::node(&seen.0), convert::node(&whole));
+    assert_eq!(
+        convert::node(&seen.0).0.labels.len(),
+        3,
+        "one of the features is one that pods are scheduled by"
+    );
     assert!(convert::node(&seen.0).0.cordoned && seen.0.status.is_some_and(|status| status.images.is_none()));
 }

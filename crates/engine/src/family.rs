@@ -6,7 +6,8 @@
 //!                                                        ▸ every order of roles ▸ trial (spread as caps) ─▶ best key
 //! ```
 //!
-//! That fewer units never fit worse is nearly true and makes halving fit; "not found" says nothing about feasibility.
+//! That fewer units never fit worse is nearly true and makes halving fit; then one set of roles gives up units where
+//! another grows by more. "Not found" says nothing about feasibility.
 
 use crate::{
     dp::Best,
@@ -69,6 +70,9 @@ pub fn place(problem: &Problem<'_>, forest: &Forest) -> Result<Best, Short> {
     }
     Ok(best)
 }
+
+/// Counts of roles that ratios tie together, ascending by their sum: role and units.
+type Group = Vec<Vec<(usize, u32)>>;
 
 struct Search<'a> {
     problem: &'a Problem<'a>,
@@ -135,25 +139,64 @@ impl<'a> Search<'a> {
             }
         }
         let mut pods = pods?;
-        // What is not tied may go further alone.
+        self.grow(top, &groups, &mut chosen, &mut pods);
+        while self.exchange(top, &groups, &mut chosen, &mut pods) {
+            self.grow(top, &groups, &mut chosen, &mut pods);
+        }
+        let units = vector(&groups, &chosen);
+        (units.iter().sum::<u32>() > 0).then_some(Best { units, top, pods })
+    }
+
+    /// What is not tied may go further alone.
+    fn grow(&mut self, top: usize, groups: &[Group], chosen: &mut Vec<usize>, pods: &mut Vec<Vec<u32>>) {
         for (group, list) in groups.iter().enumerate() {
             let (mut fits, mut fails) = (chosen[group], list.len());
             while fails > fits + 1 {
                 let half = fits.midpoint(fails);
                 let mut more = chosen.clone();
                 more[group] = half;
-                match self.attempt(top, &vector(&groups, &more)) {
-                    Some(all) => (fits, chosen, pods) = (half, more, all),
+                match self.attempt(top, &vector(groups, &more)) {
+                    Some(all) => (fits, *chosen, *pods) = (half, more, all),
                     None => fails = half,
                 }
             }
         }
-        let units = vector(&groups, &chosen);
-        (units.iter().sum::<u32>() > 0).then_some(Best { units, top, pods })
     }
 
-    /// For each set of roles that ratios tie together the counts to try, ascending: role and units.
-    fn groups(&self, roles: &[RoleSpec]) -> Vec<Vec<Vec<(usize, u32)>>> {
+    /// Takes from one set of roles what lets another grow by more. Whether that was possible.
+    fn exchange(
+        &mut self,
+        top: usize,
+        groups: &[Group],
+        chosen: &mut Vec<usize>,
+        pods: &mut Vec<Vec<u32>>,
+    ) -> bool {
+        let total = |units: &[(usize, u32)]| units.iter().map(|(_, units)| u64::from(*units)).sum::<u64>();
+        for (down, list) in groups.iter().enumerate() {
+            let steps = std::iter::successors(Some(1), |step| Some(step * 2));
+            for step in steps.take_while(|step| *step <= chosen[down]) {
+                let less = chosen[down] - step;
+                let given = total(&list[chosen[down]]) - total(&list[less]);
+                for (up, other) in groups.iter().enumerate().filter(|(up, _)| *up != down) {
+                    let even = total(&other[chosen[up]]) + given;
+                    let more = other.partition_point(|units| total(units) <= even);
+                    if more == other.len() {
+                        continue;
+                    }
+                    let mut next = chosen.clone();
+                    (next[down], next[up]) = (less, more);
+                    if let Some(all) = self.attempt(top, &vector(groups, &next)) {
+                        (*chosen, *pods) = (next, all);
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// For each set of roles that ratios tie together the counts to try.
+    fn groups(&self, roles: &[RoleSpec]) -> Vec<Group> {
         let mut left: Vec<usize> = (0..roles.len()).collect();
         let mut all = Vec::new();
         while let Some(root) = left.first().copied() {
@@ -281,7 +324,7 @@ impl<'a> Search<'a> {
 }
 
 /// Units by role, one vector of each group chosen.
-fn vector(groups: &[Vec<Vec<(usize, u32)>>], chosen: &[usize]) -> Vec<u32> {
+fn vector(groups: &[Group], chosen: &[usize]) -> Vec<u32> {
     let mut all: Vec<(usize, u32)> =
         groups.iter().zip(chosen).flat_map(|(list, at)| list[*at].iter().copied()).collect();
     all.sort_unstable();

@@ -12,6 +12,7 @@
 //! | fragmentation | whole domains are broken into without need | `small_jobs_fill_broken_racks_so_that_whole_ones_stay_whole` |
 //! | fragmentation | nobody says which domain to empty for a large job | `a_refusal_for_scattered_room_names_the_domain_to_empty_and_by_how_much` |
 //! | deadlock | two gangs hold half of what each needs | `two_gangs_never_hold_half_of_the_cluster_each` |
+//! | deadlock | a job that can never run takes the turns of others | `an_invalid_gang_is_refused_once_and_takes_no_turns` |
 //! | scale | many domains are searched one by one before a refusal | `many_domains_do_not_make_a_refusal_exhaustive` |
 //!
 //! Jobs that run are not moved together again yet: against fragmentation that is there, the engine names what to empty.
@@ -21,7 +22,8 @@ mod common;
 use common::{class_of, gang_of, node_at, role_of};
 use muster_engine::{Change, Decision, Engine, Event};
 use muster_model::{
-    Gang, GangState, Mode, Node, Plan, Reason, Resources, Role, Segment, Within, plan::Placement,
+    Gang, GangState, Level, Mode, Node, Plan, Reason, Resources, Role, Segment, Topology, Within,
+    plan::Placement,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,6 +89,24 @@ fn two_gangs_never_hold_half_of_the_cluster_each() {
     assert!(matches!(&decisions[..], [Decision::Place { .. }, Decision::Refuse { .. }]), "{decisions:?}");
     let held: u32 = engine.occupancy().iter().flat_map(|node| &node.gangs).map(|o| o.pods).sum();
     assert_eq!(held, 100, "the refused one holds nothing");
+}
+
+#[test]
+fn an_invalid_gang_is_refused_once_and_takes_no_turns() {
+    let mut engine = engine(1, 2);
+    let first = Gang { priority: 9, ..gang("first", 8, 1, &[(1, "Hall", Mode::Required)]) };
+    engine.apply(Event::Gang(first.clone()));
+    engine.apply(Event::Gang(gang("second", 8, 1, &[])));
+    let refused = |decisions: &[Decision]| matches!(decisions, [Decision::Refuse { key, reason: Reason::Invalid { .. }, .. }] if *key == first.key);
+    assert!(refused(&engine.decide(0, 1)));
+    let next = engine.decide(0, 1);
+    assert!(matches!(next.as_slice(), [Decision::Place { .. }]), "{next:?}");
+    assert_eq!(engine.decide(0, 1), []);
+    // Another topology may have the level.
+    let levels = vec![Level { name: "Hall".into(), keys: vec!["hall".into()] }];
+    engine.apply(Event::Topology(Topology { levels }));
+    let again = engine.decide(0, 1);
+    assert!(matches!(again.as_slice(), [Decision::Place { .. }]), "{again:?}");
 }
 
 #[test]

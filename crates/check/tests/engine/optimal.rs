@@ -13,9 +13,19 @@ pub fn uses(cluster: &Cluster) -> BTreeMap<String, Use> {
     let busy = cluster.nodes.iter().zip(&cluster.free).filter(|(_, free)| **free < 8);
     busy.map(|(node, free)| {
         let requests = Resources::of([(GPU, 8 - free), ("pods", 1)]);
-        (format!("on {}", node.name), Use { node: node.name.clone(), requests })
+        (format!("on {}", node.name), Use { node: node.name.clone(), requests, repels: Vec::new() })
     })
     .collect()
+}
+
+/// The cluster with nothing but what is free, as `solve` takes it.
+pub fn free(cluster: &Cluster) -> Vec<Node> {
+    let free = |(node, free): (&Node, &i64)| {
+        let mut node = node.clone();
+        node.allocatable.set(GPU, *free);
+        node
+    };
+    cluster.nodes.iter().zip(&cluster.free).map(free).collect()
 }
 
 /// What the engine decides for one gang in a fresh cluster.

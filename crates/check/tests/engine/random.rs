@@ -1,8 +1,8 @@
 //! Random clusters and gangs, small enough to be solved exactly.
 
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Level, Mode, Node, ObjectKey, PodTraits, Resources, Role, Segment,
-    Topology, Within,
+    AcceleratorClass, Gang, GangState, Level, Mode, Near, Node, ObjectKey, PodTraits, Ratio, Resources, Role,
+    Rules, Segment, Spread, Topology, Within,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const GPU: &str = "gpu";
 /// Names of levels, outermost first; an instance has the last `1..=3` of them above the node.
 const LEVELS: [&str; 3] = ["Pod", "Block", "Rack"];
+/// Names of roles; a gang has the first `1..=3` of them. Its pods bear the name as the value of the label `role`.
+pub const NAMES: [&str; 3] = ["worker", "decode", "server"];
 
 /// A cluster: a tree, and of each node how many of its 8 GPUs are free.
 #[derive(Clone, Debug)]
@@ -33,7 +35,8 @@ impl Cluster {
     }
 }
 
-fn topology(levels: usize) -> Topology {
+/// The topology of so many levels above the node; a level's label key is its name in lower case.
+pub fn topology(levels: usize) -> Topology {
     let level = |name: &&str| Level { name: (*name).to_owned(), keys: vec![name.to_lowercase()] };
     Topology { levels: LEVELS[LEVELS.len() - levels..].iter().map(level).collect() }
 }
@@ -131,7 +134,10 @@ fn role(name: &'static str, levels: usize, modes: Modes) -> impl Strategy<Value 
                 node_selector: BTreeMap::new(),
                 affinity: Vec::new(),
                 tolerations: Vec::new(),
-                traits: PodTraits::default(),
+                traits: PodTraits {
+                    labels: BTreeMap::from([("role".to_owned(), name.to_owned())]),
+                    preferred: Vec::new(),
+                },
                 pods_per_unit: pods,
                 min,
                 max: min + more,
@@ -145,8 +151,7 @@ fn role(name: &'static str, levels: usize, modes: Modes) -> impl Strategy<Value 
 
 /// A waiting gang with this many roles.
 pub fn gang(levels: usize, roles: usize, modes: Modes) -> impl Strategy<Value = Gang> {
-    let names = ["worker", "decode", "server"];
-    let roles: Vec<_> = names[..roles].iter().map(|name| role(name, levels, modes)).collect();
+    let roles: Vec<_> = NAMES[..roles].iter().map(|name| role(name, levels, modes)).collect();
     (roles, prop::option::weighted(0.25, 0..levels), 0..3_i32).prop_map(move |(roles, within, priority)| {
         Gang {
             key: ObjectKey::new("test", "gang"),
@@ -164,11 +169,54 @@ pub fn gang(levels: usize, roles: usize, modes: Modes) -> impl Strategy<Value = 
                 level: topology(levels).levels[level].name.clone(),
                 mode: Mode::Required,
             }),
-            rules: muster_model::Rules::default(),
+            rules: Rules::default(),
             avoid: BTreeSet::new(),
             state: GangState::Waiting,
         }
     })
+}
+
+fn mode(preferred: bool) -> impl Strategy<Value = Mode> {
+    if preferred {
+        prop_oneof![Just(Mode::Required), Just(Mode::Preferred)].boxed()
+    } else {
+        Just(Mode::Required).boxed()
+    }
+}
+
+/// Rules of every kind for so many roles in a topology of so many levels (the node's comes last).
+fn rules(levels: usize, roles: usize, preferred: bool) -> impl Strategy<Value = Rules> {
+    let level = move || {
+        let names: Vec<String> = topology(levels).names().into_iter().map(str::to_owned).collect();
+        prop::sample::select(names)
+    };
+    let ratio = (any::<bool>(), 1..=2_u32, 0..=2_u32, 0..=1_u32);
+    let ratios = prop::collection::vec(ratio, 0..roles.max(1)).prop_map(move |all| {
+        let pairs = all.into_iter().enumerate();
+        pairs
+            .map(|(at, (swap, per, min, more))| {
+                let (one, other) = if swap { (at, at + 1) } else { (at + 1, at) };
+                Ratio { role: NAMES[one].into(), of: NAMES[other].into(), per, min, max: (min + more).max(1) }
+            })
+            .collect::<Vec<Ratio>>()
+    });
+    let near = (prop::sample::subsequence(NAMES[..roles].to_vec(), 1..=roles), level(), mode(preferred))
+        .prop_map(|(roles, level, mode)| Near {
+            roles: roles.into_iter().map(str::to_owned).collect(),
+            level,
+            mode,
+        });
+    let spread = (0..roles, level(), 1..=2_u32, mode(preferred)).prop_map(|(role, level, units, mode)| {
+        Spread { role: NAMES[role].into(), level, units, mode, group: None }
+    });
+    (ratios, prop::collection::vec(near, 0..=2), prop::collection::vec(spread, 0..=2))
+        .prop_map(|(ratios, near, spread)| Rules { ratios, near, spread })
+}
+
+/// A waiting gang of so many roles with rules between them and their units; `preferred`: some of them wishes.
+pub fn ruled(levels: usize, roles: usize, modes: Modes, preferred: bool) -> impl Strategy<Value = Gang> {
+    (gang(levels, roles, modes), rules(levels, roles, preferred))
+        .prop_map(|(gang, rules)| Gang { rules, ..gang })
 }
 
 /// A cluster with a gang for it.

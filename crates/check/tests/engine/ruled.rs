@@ -1,67 +1,21 @@
 //! Rules between roles and units: the engine against the oracle, and against every placement of tiny clusters.
 
-use crate::optimal::{achieved, decide, order, uses};
-use crate::random::{Cluster, Modes, cluster, gang};
+use crate::optimal::{achieved, decide, free, order, uses};
+use crate::random::{Cluster, Modes, cluster, ruled};
 use muster_check::{Violation, check_placement};
 use muster_engine::{Decision, Engine, Event, solve_within};
 use muster_model::{
-    Gang, GangState, Mode, Near, Node, NodeName, Plan, Ratio, Reason, Role, Rules, Spread, UnitId,
+    Gang, GangState, Mode, Node, NodeName, Plan, Reason, Role, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const NAMES: [&str; 3] = ["worker", "decode", "server"];
-
-fn mode(preferred: bool) -> impl Strategy<Value = Mode> {
-    if preferred {
-        prop_oneof![Just(Mode::Required), Just(Mode::Preferred)].boxed()
-    } else {
-        Just(Mode::Required).boxed()
-    }
-}
-
-/// Rules of every kind for so many roles in a topology of so many levels (the node's comes last).
-fn rules(levels: usize, roles: usize, preferred: bool) -> impl Strategy<Value = Rules> {
-    let level = move || {
-        let all = ["Pod", "Block", "Rack"];
-        let mut names: Vec<String> = all[3 - levels..].iter().map(|name| (*name).to_owned()).collect();
-        names.push("Node".into());
-        prop::sample::select(names)
-    };
-    let ratio = (any::<bool>(), 1..=2_u32, 0..=2_u32, 0..=1_u32);
-    let ratios = prop::collection::vec(ratio, 0..roles.max(1)).prop_map(move |all| {
-        let pairs = all.into_iter().enumerate();
-        pairs
-            .map(|(at, (swap, per, min, more))| {
-                let (one, other) = if swap { (at, at + 1) } else { (at + 1, at) };
-                Ratio { role: NAMES[one].into(), of: NAMES[other].into(), per, min, max: (min + more).max(1) }
-            })
-            .collect::<Vec<Ratio>>()
-    });
-    let near = (prop::sample::subsequence(NAMES[..roles].to_vec(), 1..=roles), level(), mode(preferred))
-        .prop_map(|(roles, level, mode)| Near {
-            roles: roles.into_iter().map(str::to_owned).collect(),
-            level,
-            mode,
-        });
-    let spread = (0..roles, level(), 1..=2_u32, mode(preferred)).prop_map(|(role, level, units, mode)| {
-        Spread { role: NAMES[role].into(), level, units, mode, group: None }
-    });
-    (ratios, prop::collection::vec(near, 0..=2), prop::collection::vec(spread, 0..=2))
-        .prop_map(|(ratios, near, spread)| Rules { ratios, near, spread })
-}
-
-/// A gang of roles with rules.
-fn ruled(levels: usize, roles: usize, preferred: bool) -> impl Strategy<Value = Gang> {
-    (gang(levels, roles, Modes::Required), rules(levels, roles, preferred))
-        .prop_map(|(gang, rules)| Gang { rules, ..gang })
-}
-
+/// A cluster and a gang with rules for it.
 fn instance(most: usize, preferred: bool) -> impl Strategy<Value = (Cluster, Gang)> {
     (cluster(most), 1..=3_usize).prop_flat_map(move |(cluster, roles)| {
         let levels = cluster.topology.levels.len();
-        (Just(cluster), ruled(levels, roles, preferred))
+        (Just(cluster), ruled(levels, roles, Modes::Required, preferred))
     })
 }
 
@@ -71,7 +25,7 @@ fn tiny(preferred: bool) -> impl Strategy<Value = (Cluster, Gang)> {
         prop::collection::vec((1..=2_u32, 0..=1_u32, 1..=3_u32, prop::sample::select(vec![2_u32, 4, 8])), 3);
     let drawn = (cluster(4), 1..=2_usize).prop_flat_map(move |(cluster, roles)| {
         let levels = cluster.topology.levels.len();
-        (Just(cluster), ruled(levels, roles, preferred))
+        (Just(cluster), ruled(levels, roles, Modes::Required, preferred))
     });
     (drawn, sizes).prop_map(|((cluster, mut gang), sizes)| {
         for (role, (pods, min, max, devices)) in gang.roles.iter_mut().zip(sizes) {
@@ -223,16 +177,6 @@ fn replanned(
     let gang = Gang { state: GangState::Replan { plan, lost }, ..gang.clone() };
     engine.apply(Event::Gang(gang.clone()));
     Some((gang, engine.decide(0, 1).remove(0)))
-}
-
-/// The cluster with nothing but what is free, as `solve` takes it.
-fn free(cluster: &Cluster) -> Vec<Node> {
-    let free = |(node, free): (&Node, &i64)| {
-        let mut node = node.clone();
-        node.allocatable.set(crate::random::GPU, *free);
-        node
-    };
-    cluster.nodes.iter().zip(&cluster.free).map(free).collect()
 }
 
 proptest! {

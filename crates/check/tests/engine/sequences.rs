@@ -1,11 +1,12 @@
-//! The engine through random histories: gangs come and go, nodes fail and return, units are lost. After every step the
-//! oracle judges each decision and the whole, and at the end a fresh engine finds nothing that the old one missed.
+//! The engine through random histories: gangs, half of them with rules between roles and units, come and go, nodes fail
+//! and return, units are lost, other pods come that keep some away. After every step the oracle judges each decision and
+//! the whole, and at the end a fresh engine finds nothing that the old one missed.
 
-use crate::random::{Cluster, GPU, Modes, cluster, gang};
+use crate::random::{Cluster, GPU, Modes, NAMES, cluster, gang, ruled, topology};
 use muster_check::{Snapshot, Use, check, check_placement, plan_uses};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
-    Gang, GangState, Node, ObjectKey, Plan, Resources, UnitId,
+    Gang, GangState, Node, ObjectKey, Plan, PodTerm, Requirement, Resources, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use proptest::prelude::*;
@@ -21,15 +22,31 @@ enum Step {
     Unlabel(usize),
     NodeGone(usize),
     NodeBack(usize),
-    Use(usize, usize, i64),
+    /// A foreign pod, perhaps with anti-affinity.
+    Use(usize, usize, i64, Option<PodTerm>),
     UseGone(usize),
     /// Units of a gang are lost; whether their pods stay for a while.
     Lose(usize, usize, bool),
     LatePodsGone,
 }
 
+/// Pods of one role or of all, of the gangs' namespace or another, are kept out of a domain of one level.
+fn term(levels: usize) -> impl Strategy<Value = PodTerm> {
+    let keys: Vec<String> = topology(levels).levels.iter().map(|level| level.keys[0].clone()).collect();
+    let namespace = prop::option::weighted(0.4, prop::sample::select(vec!["test", "other"]));
+    let role = prop::option::of(prop::sample::select(NAMES.to_vec()));
+    (namespace, role, prop::sample::select(keys)).prop_map(|(namespace, role, topology_key)| PodTerm {
+        namespaces: namespace.map(|name| vec![name.to_owned()]),
+        requirements: role.iter().map(|name| Requirement::label_in("role", &[name])).collect(),
+        topology_key,
+    })
+}
+
 fn step(levels: usize) -> impl Strategy<Value = Step> {
-    let gang = (1..=2_usize).prop_flat_map(move |roles| gang(levels, roles, Modes::Mixed));
+    let plain = (1..=2_usize).prop_flat_map(move |roles| gang(levels, roles, Modes::Mixed));
+    let with_rules = (1..=3_usize).prop_flat_map(move |roles| ruled(levels, roles, Modes::Mixed, true));
+    let gang = prop_oneof![plain, with_rules];
+    let term = prop::option::weighted(0.3, term(levels));
     let n = 0..32_usize;
     prop_oneof![
         5 => (0..4_usize, gang).prop_map(|(at, gang)| Step::Gang(at, Box::new(gang))),
@@ -39,7 +56,8 @@ fn step(levels: usize) -> impl Strategy<Value = Step> {
         1 => n.clone().prop_map(Step::Unlabel),
         1 => n.clone().prop_map(Step::NodeGone),
         1 => n.clone().prop_map(Step::NodeBack),
-        1 => (0..4_usize, n.clone(), 1..=8_i64).prop_map(|(id, at, gpus)| Step::Use(id, at, gpus)),
+        2 => (0..4_usize, n.clone(), 1..=8_i64, term)
+            .prop_map(|(id, at, gpus, term)| Step::Use(id, at, gpus, term)),
         1 => (0..4_usize).prop_map(Step::UseGone),
         3 => (0..4_usize, n, any::<bool>()).prop_map(|(at, unit, late)| Step::Lose(at, unit, late)),
         1 => Just(Step::LatePodsGone),
@@ -58,6 +76,8 @@ struct World {
     engine: Engine,
     cluster: Cluster,
     nodes: BTreeMap<usize, Node>,
+    /// Nodes that are gone, as they went.
+    gone: BTreeMap<usize, Node>,
     uses: BTreeMap<String, Use>,
     gangs: BTreeMap<ObjectKey, Gang>,
     uids: u32,
@@ -71,7 +91,8 @@ impl World {
         for node in nodes.values() {
             engine.apply(Event::Node(node.clone()));
         }
-        Self { engine, cluster, nodes, uses: BTreeMap::new(), gangs: BTreeMap::new(), uids: 0 }
+        let (gone, uses, gangs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { engine, cluster, nodes, gone, uses, gangs, uids: 0 }
     }
 
     fn key(at: usize) -> ObjectKey {
@@ -86,7 +107,7 @@ impl World {
     }
 
     /// A use by another pod, as large as the free part of its node allows: foreign pods are admitted by the kubelet.
-    fn occupy(&mut self, id: String, at: usize, gpus: i64) {
+    fn occupy(&mut self, id: String, at: usize, gpus: i64, repels: Vec<PodTerm>) {
         let Some(node) = self.nodes.get(&(at % self.cluster.nodes.len())).cloned() else { return };
         self.release(&id);
         let mut free = node.allocatable.clone();
@@ -96,19 +117,19 @@ impl World {
         let gpus = gpus.min(free.get(GPU));
         if gpus > 0 && free.get("pods") > 0 {
             let requests = Resources::of([(GPU, gpus), ("pods", 1)]);
-            self.put(id, Use { node: node.name, requests });
+            self.put(id, Use { node: node.name, requests, repels });
         }
     }
 
     fn put(&mut self, id: String, used: Use) {
-        let (node, requests) = (used.node.clone(), used.requests.clone());
-        self.engine.apply(Event::Use { id: id.clone(), node, requests });
+        tell(&mut self.engine, &id, &used);
         self.uses.insert(id, used);
     }
 
     fn release(&mut self, id: &str) {
-        if self.uses.remove(id).is_some() {
+        if let Some(used) = self.uses.remove(id) {
             self.engine.apply(Event::UseGone { id: id.to_owned() });
+            self.engine.apply(Event::Repels { id: id.to_owned(), node: used.node, terms: Vec::new() });
         }
     }
 
@@ -155,16 +176,24 @@ impl World {
                 }
             }
             Step::NodeGone(at) => {
-                if let Some(node) = self.nodes.remove(&(at % self.cluster.nodes.len())) {
-                    self.engine.apply(Event::NodeGone(node.name));
+                let at = at % self.cluster.nodes.len();
+                if let Some(node) = self.nodes.remove(&at) {
+                    self.engine.apply(Event::NodeGone(node.name.clone()));
+                    self.gone.insert(at, node);
                 }
             }
             Step::NodeBack(at) => {
                 let at = at % self.cluster.nodes.len();
-                let node = self.nodes.entry(at).or_insert_with(|| self.cluster.nodes[at].clone()).clone();
-                self.engine.apply(Event::Node(node));
+                if let Some(gone) = self.gone.remove(&at) {
+                    // Where something lies on it, it returns to its old place: what was apart comes together otherwise.
+                    let held = self.all_uses(None).values().any(|used| used.node == gone.name);
+                    self.nodes.insert(at, if held { gone } else { self.cluster.nodes[at].clone() });
+                }
+                self.node(at, |_| ());
             }
-            Step::Use(id, at, gpus) => self.occupy(format!("foreign-{id}"), at, gpus),
+            Step::Use(id, at, gpus, term) => {
+                self.occupy(format!("foreign-{id}"), at, gpus, term.into_iter().collect());
+            }
             Step::UseGone(id) => self.release(&format!("foreign-{id}")),
             Step::Lose(at, unit, late) => self.lose(at, unit, late),
             Step::LatePodsGone => {
@@ -226,6 +255,7 @@ impl World {
             GangState::Replan { plan, lost } => (Some(plan), lost),
             other => return Err(TestCaseError::fail(format!("placed a gang that asks nothing: {other:?}"))),
         };
+        eprintln!("STAT {how:?} {} {}", !gang.rules.is_empty(), !gang.rules.ratios.is_empty());
         kept(previous.as_ref(), &lost, &placement, how)?;
         let generation = previous.as_ref().map_or(0, |plan| plan.generation) + 1;
         let plan = Plan::next(previous.as_ref(), generation, placement, &lost, false);
@@ -250,8 +280,7 @@ impl World {
         let mut fresh = Engine::new();
         fresh.apply(Event::Topology(self.cluster.topology.clone()));
         for (id, used) in &self.uses {
-            let (node, requests) = (used.node.clone(), used.requests.clone());
-            fresh.apply(Event::Use { id: id.clone(), node, requests });
+            tell(&mut fresh, id, used);
         }
         for gang in self.gangs.values() {
             fresh.apply(Event::Gang(gang.clone()));
@@ -268,6 +297,13 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Tells an engine of a pod that is in no plan, with what it keeps away.
+fn tell(engine: &mut Engine, id: &str, used: &Use) {
+    let (id, node, requests) = (id.to_owned(), used.node.clone(), used.requests.clone());
+    engine.apply(Event::Use { id: id.clone(), node: node.clone(), requests });
+    engine.apply(Event::Repels { id, node, terms: used.repels.clone() });
 }
 
 /// What each way of placing promises about the units that were not lost.

@@ -1,5 +1,6 @@
 //! The core against a server in a table: which answers may be lost, late or wrong, and what must never follow.
 
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use muster_api::{Gang as Object, GangStatus, TrainingJob};
 use muster_cluster::seen::{SeenNode, SeenPod};
 use muster_cluster::template::Learned;
@@ -10,6 +11,9 @@ use std::collections::BTreeMap;
 use super::{Config, Core, Event, Ticket};
 use crate::effect::{Claims, Effect, Outcome, Probe, Reported};
 use crate::watch::Change;
+
+/// What admission does to a pod.
+type Admission = fn(&mut PodSpec);
 
 /// A core, the gangs as the server has them, and the time.
 struct Table {
@@ -25,6 +29,8 @@ struct Table {
     claims: Probe,
     /// Objects without a namespace, by kind and name.
     others: BTreeMap<(Reported, String), Value>,
+    /// What admission does to pods.
+    admission: Option<Admission>,
 }
 
 impl Table {
@@ -45,6 +51,7 @@ impl Table {
             woken: true,
             claims: Probe::default(),
             others: BTreeMap::new(),
+            admission: None,
         }
     }
 
@@ -178,10 +185,14 @@ impl Table {
 
     /// What a dry run and a look at the claims say.
     fn probe(&self, body: &[u8]) -> Probe {
-        let pod = pod_of(body, "probe").0;
-        let mut learned = Learned::of(&pod.spec.unwrap_or_default()).unwrap();
-        learned.volumes.clone_from(&self.claims.learned.volumes);
-        Probe { learned, ..self.claims.clone() }
+        let pod: Pod = serde_json::from_slice(body).unwrap();
+        let mut spec = pod.spec.unwrap_or_default();
+        if let Some(admit) = self.admission {
+            admit(&mut spec);
+        }
+        let learned = Learned::of(&spec).unwrap();
+        let volumes = self.claims.learned.volumes.clone();
+        Probe { learned: Learned { volumes, ..learned }, ..self.claims.clone() }
     }
 
     /// Compares and swaps; the watch is late.
@@ -271,6 +282,40 @@ fn a_plan_without_an_answer_keeps_its_place() {
             let gang = &table.gangs["last-by-name"]["status"];
             assert_eq!(gang["lastGeneration"], 1, "written: {written}, {answer:?}: it was placed twice");
         }
+    }
+}
+
+/// What a RuntimeClass adds to the pods on admission decides about their nodes: its selector and its tolerations.
+#[test]
+fn what_admission_adds_about_nodes_is_heeded() {
+    let sandboxed = |at: usize| {
+        let mut node = node(at, true);
+        node.0.metadata.labels = Some([("sandbox".to_owned(), "kata".to_owned())].into());
+        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
+        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        node
+    };
+    let select = |spec: &mut PodSpec| {
+        spec.node_selector.get_or_insert_default().insert("sandbox".into(), "kata".into());
+    };
+    let both = |spec: &mut PodSpec| {
+        spec.node_selector.get_or_insert_default().insert("sandbox".into(), "kata".into());
+        let toleration = Toleration {
+            key: Some("sandbox".into()),
+            operator: Some("Exists".into()),
+            ..Toleration::default()
+        };
+        spec.tolerations.get_or_insert_default().push(toleration);
+    };
+    let admissions: [(Option<Admission>, Option<&str>); 3] =
+        [(None, Some("node-0")), (Some(select), None), (Some(both), Some("node-1"))];
+    for (admission, planned) in admissions {
+        let mut table = Table::new(1);
+        table.admission = admission;
+        table.tell(Event::Node(Change::Set(sandboxed(1))));
+        table.submit("gang", 1);
+        table.settle(10_000);
+        assert_eq!(table.plan("gang").as_deref(), planned);
     }
 }
 

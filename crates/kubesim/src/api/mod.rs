@@ -27,6 +27,7 @@ mod quota;
 mod read;
 mod request;
 mod resources;
+mod runtime_class;
 mod schema;
 mod selector;
 mod server;

@@ -136,7 +136,7 @@ pub(crate) fn add_tolerations(pod: &mut Value) {
 }
 
 impl State {
-    /// The built-in mutating admission of pods: priority, tolerations, service account.
+    /// The built-in mutating admission of pods: priority, tolerations, service account, RuntimeClass.
     pub fn admit_pod(&mut self, pod: &mut Value, name: &str) -> Result<(), ApiError> {
         let class = text(pod, &["spec", "priorityClassName"]).to_owned();
         let (priority, policy) = if class.is_empty() {
@@ -162,7 +162,7 @@ impl State {
         set_default(pod, &["spec", "serviceAccountName"], "default");
         let account = pod["spec"]["serviceAccountName"].clone();
         set(pod, &["spec", "serviceAccount"], account);
-        Ok(())
+        self.admit_runtime_class(pod, name)
     }
 
     fn default_priority(&self, pod: &mut Value) -> (i64, String) {

@@ -1,4 +1,4 @@
-//! Quotas and ValidatingAdmissionPolicies, above all the fence whose parameter is a Lease.
+//! Quotas, RuntimeClasses and ValidatingAdmissionPolicies, above all the fence whose parameter is a Lease.
 
 use kube::Client;
 use serde_json::{Value, json};
@@ -160,4 +160,66 @@ async fn a_quota_refuses_beyond_its_limit_and_counts_what_is_left() {
     let counted = send(&client, "GET", &format!("{quotas}/q"), &Value::Null).await.expect(200);
     assert_eq!(counted.body["status"]["used"], json!({"pods": "1", "requests.example.org/gpu": "2"}));
     send(&client, "POST", PODS, &pod("c", "")).await.expect(201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_class_is_merged_into_the_pods_that_name_it() {
+    let (_, client) = server();
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata",
+        "overhead": {"podFixed": {"cpu": "250m"}},
+        "scheduling": {
+            "nodeSelector": {"sandbox": "kata"},
+            "tolerations": [
+                {"key": "sandbox", "operator": "Exists", "effect": "NoSchedule"},
+                {"key": "narrow", "operator": "Equal", "value": "a", "effect": "NoSchedule"},
+            ],
+        },
+    });
+    send(&client, "POST", "/apis/node.k8s.io/v1/runtimeclasses", &class).await.expect(201);
+    let dry = format!("{PODS}?dryRun=All");
+    let named = |class: &str, more: Value| {
+        let mut object = pod("a", "");
+        object["spec"].as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        object["spec"]["runtimeClassName"] = json!(class);
+        object
+    };
+    let own = json!({
+        "nodeSelector": {"zone": "z"}, "tolerations": [{"key": "narrow", "operator": "Exists"}],
+    });
+    let made = send(&client, "POST", &dry, &named("kata", own)).await.expect(201);
+    assert_eq!(made.body["spec"]["nodeSelector"], json!({"zone": "z", "sandbox": "kata"}));
+    assert_eq!(made.body["spec"]["overhead"], json!({"cpu": "250m"}));
+    let keys: Vec<&str> = made.body["spec"]["tolerations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|toleration| toleration["key"].as_str().unwrap())
+        .collect();
+    // Its own tolerates more than the class's second.
+    let ready = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+    assert_eq!(keys, ["narrow", ready[0], ready[1], "sandbox"]);
+    for (object, why) in [
+        (named("none", json!({})), "pod rejected: RuntimeClass \"none\" not found"),
+        (
+            named("kata", json!({"nodeSelector": {"sandbox": "gvisor"}})),
+            "conflict: runtimeClass.scheduling.nodeSelector[sandbox] = kata; pod.spec.nodeSelector[sandbox] = gvisor",
+        ),
+        (
+            named("kata", json!({"overhead": {"cpu": "1"}})),
+            "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
+        ),
+        (
+            {
+                let mut object = pod("a", "");
+                object["spec"]["overhead"] = json!({"cpu": "1"});
+                object
+            },
+            "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
+        ),
+    ] {
+        let refused = send(&client, "POST", &dry, &object).await.expect(403);
+        assert_eq!(refused.message(), format!("pods \"a\" is forbidden: {why}"));
+    }
+    send(&client, "POST", &dry, &named("kata", json!({"overhead": {"cpu": "0.25"}}))).await.expect(201);
 }
