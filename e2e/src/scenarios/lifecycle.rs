@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use muster_api::{JobPhase, TrainingJob};
 use serde_json::json;
@@ -170,6 +171,50 @@ pub async fn pinned_pods_are_bound_by_the_scheduler(world: &World) -> Result<()>
     }
     oracle::check(world).await?;
     world.phase("stores", JobPhase::Succeeded, 3 * MINUTE).await?;
+    operator.stop().await;
+    Ok(())
+}
+
+/// What the API server's admission adds to pods decides about their nodes: a RuntimeClass selects two tainted nodes of
+/// four, and tolerates the taint. The template says nothing of it.
+pub async fn admission_decides_about_nodes(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    let nodes = Api::<Node>::all(world.admin.clone());
+    let names: Vec<String> =
+        nodes.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
+    let sandboxed = [names[1].clone(), names[3].clone()];
+    for name in &sandboxed {
+        let taint = json!({ "key": "sandboxed", "value": "yes", "effect": "NoSchedule" });
+        let patch = json!({
+            "metadata": { "labels": { "sandboxed": "yes" } },
+            "spec": { "taints": [taint] },
+        });
+        nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    }
+    let class: RuntimeClass = serde_json::from_value(json!({
+        "metadata": { "name": format!("sandbox-{}", world.namespace) },
+        "handler": "sandbox",
+        "scheduling": {
+            "nodeSelector": { "sandboxed": "yes" },
+            "tolerations": [{ "key": "sandboxed", "operator": "Exists", "effect": "NoSchedule" }],
+        },
+    }))?;
+    let classes = Api::<RuntimeClass>::all(world.admin.clone());
+    let class = classes.create(&PostParams::default(), &class).await?.name_any();
+    world.submit(&job("plain", 16)).await?;
+    world.submit(&job("boxed", 16).with("template.spec.runtimeClassName", class.as_str())).await?;
+    for name in ["plain", "boxed"] {
+        let job = world.phase(name, JobPhase::Running, 2 * MINUTE).await?;
+        let generation = job.status.unwrap_or_default().generation;
+        ensure!(generation == Some(1), "{name} was planned {generation:?} times: other nodes were tried");
+    }
+    for pod in live(world).await? {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+        let boxed = pod.name_any().starts_with("boxed");
+        ensure!(boxed == sandboxed.contains(&node), "{} runs on {node}", pod.name_any());
+    }
+    oracle::check(world).await?;
+    classes.delete(&class, &DeleteParams::default()).await?;
     operator.stop().await;
     Ok(())
 }

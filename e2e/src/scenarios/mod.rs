@@ -60,6 +60,7 @@ macro_rules! for_each_scenario {
             lifecycle::priority_classes_reach_the_pods,
             nodes::hgx(1)
         );
+        $scenario!(admission_decides_about_nodes, lifecycle::admission_decides_about_nodes, nodes::hgx(4));
         $scenario!(suspend_and_resume, lifecycle::suspend_and_resume, nodes::hgx(2));
         $scenario!(deletion_leaves_nothing, lifecycle::deletion_leaves_nothing, nodes::hgx(20));
         $scenario!(
