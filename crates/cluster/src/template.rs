@@ -22,7 +22,7 @@ use std::{collections::BTreeMap, fmt};
 
 use crate::{
     convert,
-    volumes::{self, Reach},
+    volumes::{self, Found, Reach, Source},
 };
 
 /// Something that never blocks, and what is made of it.
@@ -146,9 +146,19 @@ pub struct Learned {
     pub preferred: Vec<model::Preference>,
     /// Where its volumes can be used.
     pub volumes: Reach,
+    /// A claim that only one pod at a time may use.
+    pub exclusive: Option<String>,
 }
 
 impl Learned {
+    /// Takes in what is known of a volume.
+    pub fn add(&mut self, source: &Source, found: Found) {
+        self.volumes.extend(found.reach);
+        if let (Source::Claim(name), true) = (source, found.exclusive) {
+            self.exclusive = Some(name.clone());
+        }
+    }
+
     /// Takes them from a pod's specification, volumes aside.
     ///
     /// # Errors
@@ -161,6 +171,7 @@ impl Learned {
             tolerations: convert::tolerations(spec),
             preferred: convert::preferences(spec),
             volumes: Reach::new(),
+            exclusive: None,
         })
     }
 }
@@ -185,8 +196,18 @@ pub fn role(
         message: "cannot be read".into(),
         remedy: "write a quantity such as 500m, 8 or 64Gi".into(),
     })?;
-    let Learned { mut requests, node_selector, affinity, tolerations, preferred, volumes } =
-        learned.unwrap_or(stated);
+    let learned = learned.unwrap_or(stated);
+    let fewest = u64::from(role.units.min.max(1)) * u64::from(role.pods_per_unit);
+    if let Some(claim) = learned.exclusive.filter(|_| fewest > 1) {
+        return Err(Reason::Invalid {
+            field: format!("{path}.template.spec.volumes"),
+            message: format!(
+                "PersistentVolumeClaim {claim:?} is ReadWriteOncePod, and the role has {fewest} pods at least"
+            ),
+            remedy: "use a claim with access mode ReadWriteMany, or an ephemeral volume".into(),
+        });
+    }
+    let Learned { mut requests, node_selector, affinity, tolerations, preferred, volumes, .. } = learned;
     requests.0.remove(resources::PODS);
     for class in classes {
         requests.0.remove(&class.resource);
@@ -381,7 +402,7 @@ fn disks(review: &mut Review, path: &str, volume: &Volume) {
         let kind = if volume.ephemeral.is_some() { "ephemeral" } else { "persistentVolumeClaim" };
         review.note(
             format!("{path}.{kind}"),
-            "where the volume can be used is kept to (node affinity, zone, allowed topologies of its class); access mode and attach limit are judged by kube-scheduler on the planned node, and a node that it refuses is avoided for a while",
+            "where the volume can be used is kept to (node affinity, zone, allowed topologies of its class); attach limits are judged by kube-scheduler on the planned node, and a node that it refuses is avoided for a while",
         );
     }
 }

@@ -1,13 +1,13 @@
 //! Where a pod's volumes let it run.
 //!
 //! ```text
-//!   PodSpec ──claims──▶ names ──(looked up)──▶ claim, its volume or class ──reach──▶ terms | Reason::ClaimNotReady
+//!   PodSpec ──claims──▶ names ──(looked up)──▶ claim, its volume or class ──find──▶ Found: terms | Reason::ClaimNotReady
 //! ```
 //!
 //! kube-scheduler refuses a node that a volume cannot be used on. A gang that is planned there would be refused node by
 //! node, so the plan keeps to what is known beforehand: the node affinity and the zone of volumes that are bound, and
-//! the topologies that a class allows for those that are not. What depends on other pods (attach limits, exclusive
-//! access) stays with kube-scheduler.
+//! the topologies that a class allows for those that are not. What depends on other pods (attach limits) stays
+//! with kube-scheduler.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PodSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -17,6 +17,8 @@ use crate::convert;
 
 /// A volume's class is one whose volumes are bound when a pod that uses them is placed.
 const BOUND_LATE: &str = "WaitForFirstConsumer";
+/// Access mode of a volume that one pod has alone.
+const ONE_POD: &str = "ReadWriteOncePod";
 /// Separates the zones of a volume that lies in several.
 const ZONES: &str = "__";
 /// Labels of volumes that name where they lie, the old names beside today's; nodes have today's.
@@ -29,6 +31,17 @@ const PLACES: [(&str, &str); 4] = [
 
 /// Where pods may run: of each entry one term must match.
 pub type Reach = Vec<Vec<NodeSelectorTerm>>;
+
+/// What is known of a volume's source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Where it can be used.
+    pub reach: Reach,
+    /// Whether that is final: it is bound.
+    pub bound: bool,
+    /// Only one pod at a time may use it.
+    pub exclusive: bool,
+}
 
 /// What stands behind a volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,26 +85,28 @@ pub fn class_of(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.storage_class_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Where a claim lets its pods run, and whether that is final: it is bound.
+/// What a claim lets its pods do.
 ///
 /// # Errors
 /// [`Reason::ClaimNotReady`]: no pod that uses it can start yet.
-pub fn reach(name: &str, claim: &Claim) -> Result<(Reach, bool), Reason> {
+pub fn find(name: &str, claim: &Claim) -> Result<Found, Reason> {
     let not_ready = |message: String| Reason::ClaimNotReady { claim: name.to_owned(), message };
     let Some(object) = &claim.object else { return Err(not_ready("it does not exist".into())) };
     if object.metadata.deletion_timestamp.is_some() {
         return Err(not_ready("it is being deleted".into()));
     }
+    let modes = object.spec.iter().flat_map(|spec| spec.access_modes.iter().flatten());
+    let exclusive = modes.into_iter().any(|mode| mode == ONE_POD);
     if let Some(volume) = volume_of(object) {
         let Some(bound) = &claim.volume else {
             return Err(not_ready(format!("its volume {volume:?} does not exist")));
         };
-        return Ok((of_volume(bound), true));
+        return Ok(Found { reach: of_volume(bound), bound: true, exclusive });
     }
     match (class_of(object), &claim.class) {
         (Some(class), None) => Err(not_ready(format!("its StorageClass {class:?} does not exist"))),
         (Some(_), Some(class)) if class.volume_binding_mode.as_deref() == Some(BOUND_LATE) => {
-            Ok((of_class(class), false))
+            Ok(Found { reach: of_class(class), bound: false, exclusive })
         }
         _ => Err(not_ready("it is not bound to a volume yet".into())),
     }

@@ -2,7 +2,9 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PodSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
-use muster_cluster::volumes::{self, Claim, Reach, Source};
+use muster_api::RoleSpec;
+use muster_cluster::template::{self, Learned};
+use muster_cluster::volumes::{self, Claim, Found, Reach, Source};
 use muster_model::{NodeSelectorTerm, Requirement};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -44,8 +46,8 @@ fn a_bound_volume_is_used_where_its_affinity_says() {
     );
     let known =
         Claim { object: Some(claim(&json!({ "volumeName": "v" }))), volume: Some(bound), class: None };
-    let (reach, is_final) = volumes::reach("data", &known).expect("usable");
-    assert!(is_final);
+    let Found { reach, bound, exclusive } = volumes::find("data", &known).expect("usable");
+    assert!(bound && !exclusive);
     assert!(allows(&reach, &[(ZONE, "a")]) && allows(&reach, &[(ZONE, "b"), ("disk", "")]));
     assert!(!allows(&reach, &[(ZONE, "b")]) && !allows(&reach, &[]));
 }
@@ -80,8 +82,8 @@ fn a_claim_that_is_bound_late_is_used_where_its_class_makes_volumes() {
         volume: None,
         class: Some(class(&late)),
     };
-    let (reach, is_final) = volumes::reach("data", &unbound).expect("usable");
-    assert!(!is_final && allows(&reach, &[(ZONE, "b")]) && !allows(&reach, &[(ZONE, "c")]));
+    let Found { reach, bound, .. } = volumes::find("data", &unbound).expect("usable");
+    assert!(!bound && allows(&reach, &[(ZONE, "b")]) && !allows(&reach, &[(ZONE, "c")]));
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn what_keeps_pods_from_starting_is_said() {
         ),
     ];
     for (known, message) in cases {
-        let reason = volumes::reach("data", &known).expect_err(message);
+        let reason = volumes::find("data", &known).expect_err(message);
         assert_eq!(reason.to_string(), format!("PersistentVolumeClaim \"data\": {message}"));
     }
 }
@@ -144,4 +146,23 @@ fn alternatives_multiply_and_what_matches_nothing_stays_so() {
     assert!(!nothing.is_empty() && nothing.iter().all(|term| term.requirements.is_empty()));
     let many = |key: &str| (0..20).map(|at| term(&format!("{key}{at}"))).collect::<Vec<_>>();
     assert_eq!(volumes::all_of(&[many("a"), many("b")]), Err(400));
+}
+
+#[test]
+fn a_claim_for_one_pod_is_no_claim_for_a_gang() {
+    let object = claim(&json!({ "volumeName": "v", "accessModes": ["ReadWriteOncePod"] }));
+    let known = Claim { object: Some(object), volume: Some(PersistentVolume::default()), class: None };
+    let found = volumes::find("data", &known).expect("usable");
+    assert!(found.exclusive);
+    for (pods, refused) in [(1, false), (2, true)] {
+        let role: RoleSpec = serde_json::from_value(json!({
+            "name": "w", "units": { "min": 1, "max": 4 }, "podsPerUnit": pods,
+            "template": { "spec": { "containers": [] } },
+        }))
+        .expect("a role");
+        let mut learned = Learned::default();
+        learned.add(&Source::Claim("data".into()), found.clone());
+        let answer = template::role("spec.roles[0]", &role, Some(learned), &[]);
+        assert_eq!(answer.is_err(), refused, "{pods} pods: {answer:?}");
+    }
 }

@@ -1,16 +1,16 @@
 //! Looks up where the volumes of a pod can be used.
 //!
 //! ```text
-//!   Source ──GET claim──▶ its volume or class ──muster_cluster::volumes::reach──▶ Reach | Reason
+//!   Source ──GET claim──▶ its volume or class ──muster_cluster::volumes::find──▶ Found | Reason
 //! ```
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Api, Client};
-use muster_cluster::volumes::{self, Claim, Reach, Source};
+use muster_cluster::volumes::{self, Claim, Found, Source};
 use muster_model::Reason;
 
-/// Where pods of a namespace with a volume of this source can run, and whether that is final; or why none can start yet.
+/// What a volume of this source lets pods of a namespace do, or why none can start yet.
 ///
 /// # Errors
 /// When the API server does not answer, or refuses.
@@ -18,12 +18,13 @@ pub async fn look_up(
     client: &Client,
     namespace: &str,
     source: &Source,
-) -> kube::Result<Result<(Reach, bool), Reason>> {
+) -> kube::Result<Result<Found, Reason>> {
     let classes = || Api::<StorageClass>::all(client.clone());
     let name = match source {
         Source::Class(name) => {
             let class = classes().get_opt(name).await?;
-            return Ok(Ok((class.as_ref().map(volumes::of_class).unwrap_or_default(), false)));
+            let reach = class.as_ref().map(volumes::of_class).unwrap_or_default();
+            return Ok(Ok(Found { reach, ..Found::default() }));
         }
         Source::Claim(name) => name,
     };
@@ -37,5 +38,5 @@ pub async fn look_up(
         }
     }
     claim.object = object;
-    Ok(volumes::reach(name, &claim))
+    Ok(volumes::find(name, &claim))
 }

@@ -119,7 +119,7 @@ impl Writer {
         for source in sources(&spec) {
             let look_up = volumes::look_up(&self.client, namespace, &source);
             let found = tokio::time::timeout(self.timeout, look_up).await;
-            let reach = found
+            let found = found
                 .map_err(|_| Outcome::Transient(format!("no answer within {:?}", self.timeout)))?
                 .map_err(|error| match error {
                     kube::Error::Api(status) if status.code == StatusCode::FORBIDDEN => {
@@ -127,10 +127,10 @@ impl Writer {
                     }
                     error => Outcome::Transient(error.to_string()),
                 })?;
-            match reach {
-                Ok((reach, bound)) => {
-                    probe.learned.volumes.extend(reach);
-                    let unbound = !bound || probe.claims == Claims::Unbound;
+            match found {
+                Ok(found) => {
+                    let unbound = !found.bound || probe.claims == Claims::Unbound;
+                    probe.learned.add(&source, found);
                     probe.claims = if unbound { Claims::Unbound } else { Claims::Bound };
                 }
                 Err(problem) => {

@@ -9,7 +9,7 @@ use kube::Client;
 use muster_api::RoleSpec;
 use muster_cluster::{
     template::Learned,
-    volumes::{Reach, Source, sources},
+    volumes::{Found, Source, sources},
 };
 use muster_model::Reason;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Volumes {
     /// By namespace and source; what was not looked up is not heeded.
-    known: BTreeMap<(String, Source), Result<Reach, Reason>>,
+    known: BTreeMap<(String, Source), Result<Found, Reason>>,
 }
 
 impl Volumes {
@@ -39,7 +39,7 @@ impl Volumes {
                 continue;
             }
             match muster_controllers::volumes::look_up(client, namespace, &key.1).await {
-                Ok(found) => drop(self.known.insert(key, found.map(|(reach, _)| reach))),
+                Ok(found) => drop(self.known.insert(key, found)),
                 Err(kube::Error::Api(status)) if status.code == super::live::FORBIDDEN => {
                     let note = format!("{}: where volumes can be used is not heeded", status.message);
                     if !notes.contains(&note) {
@@ -52,7 +52,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// What is known of the pods of roles beyond their templates, by role; nothing where their volumes say nothing.
+    /// What is known of the pods of roles beyond their templates, by role.
     ///
     /// # Errors
     /// A claim that keeps them from starting.
@@ -60,18 +60,16 @@ impl Volumes {
         let mut all = BTreeMap::new();
         for role in roles {
             let Some(spec) = role.template.spec.as_ref() else { continue };
-            let mut volumes = Reach::new();
+            // What cannot be read is said with its field by whoever reads the template.
+            let Ok(mut learned) = Learned::of(spec) else { continue };
             for source in sources(spec) {
-                match self.known.get(&(namespace.to_owned(), source)) {
-                    Some(Ok(reach)) => volumes.extend(reach.iter().cloned()),
+                match self.known.get(&(namespace.to_owned(), source.clone())) {
+                    Some(Ok(found)) => learned.add(&source, found.clone()),
                     Some(Err(reason)) => return Err(reason.clone()),
                     None => {}
                 }
             }
-            // What cannot be read is said with its field by whoever reads the template.
-            if let Some(learned) = Learned::of(spec).ok().filter(|_| !volumes.is_empty()) {
-                all.insert(role.name.clone(), Learned { volumes, ..learned });
-            }
+            all.insert(role.name.clone(), learned);
         }
         Ok(all)
     }
