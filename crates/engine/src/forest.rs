@@ -7,6 +7,8 @@
 //! A gang of one role needs no nodes: its forest ends at leaf domains. Several roles share nodes, so theirs goes on to
 //! the nodes.
 
+use std::collections::BTreeSet;
+
 use crate::{
     problem::Problem,
     spec::{RoleSpec, Seg},
@@ -42,18 +44,35 @@ pub struct Forest {
 impl Forest {
     /// Builds the forest of everything inside the problem's top.
     pub fn build(problem: &Problem<'_>) -> Self {
+        let mut forest = Self::empty(problem);
+        forest.grow(problem, problem.top, |_| true);
+        forest
+    }
+
+    /// As [`Self::build`], of some of the outermost domains only.
+    pub fn build_of(problem: &Problem<'_>, outermost: &BTreeSet<DomainId>) -> Self {
+        let mut forest = Self::empty(problem);
+        forest.grow(problem, problem.top, |child| outermost.contains(&child));
+        forest
+    }
+
+    fn empty(problem: &Problem<'_>) -> Self {
         let leaf = problem.cluster.tree.leaf_depth();
         let spec = &problem.on.spec;
         let plain = |role: &RoleSpec| role.segments.iter().all(|seg| seg.required || seg.depth <= leaf);
         let by_leaf = spec.rules.near.iter().all(|near| near.depth <= leaf)
             && spec.rules.spread.iter().all(|spread| spread.depth <= leaf);
         let leaves_only = spec.roles.len() == 1 && spec.within <= leaf && by_leaf && plain(&spec.roles[0]);
-        let mut forest = Self { parts: Vec::new(), leaves_only };
-        forest.grow(problem, problem.top);
-        forest
+        Self { parts: Vec::new(), leaves_only }
     }
 
-    fn grow(&mut self, problem: &Problem<'_>, id: DomainId) -> Option<usize> {
+    /// Adds a domain with those of the domains right inside it that are `wanted`, and everything in these.
+    fn grow(
+        &mut self,
+        problem: &Problem<'_>,
+        id: DomainId,
+        wanted: impl Fn(DomainId) -> bool,
+    ) -> Option<usize> {
         let index = &problem.cluster.index;
         let shapes = || problem.on.ids.iter().map(|ids| ids.shape);
         if shapes().all(|shape| index.count(shape, id, false) == 0) {
@@ -66,7 +85,8 @@ impl Forest {
             vec![u64::from(index.raw(problem.on.ids[0].loose, id, false)) * chunk]
         } else {
             children.extend(domain.nodes.iter().filter_map(|slot| self.grow_node(problem, id, *slot)));
-            children.extend(domain.children.iter().filter_map(|child| self.grow(problem, *child)));
+            let inner = domain.children.iter().copied().filter(|child| wanted(*child));
+            children.extend(inner.filter_map(|child| self.grow_all(problem, child)));
             let sum = |role| children.iter().map(|child| self.parts[*child].fits[role]).sum();
             (0..problem.on.ids.len()).map(sum).collect()
         };
@@ -76,6 +96,10 @@ impl Forest {
         let first = problem.on.ids[0].shape;
         let untouched = index.count(first, id, false) == index.count(first, id, true);
         Some(self.push(Part { depth: domain.depth, domain: id, slot: None, children, fits, untouched }))
+    }
+
+    fn grow_all(&mut self, problem: &Problem<'_>, id: DomainId) -> Option<usize> {
+        self.grow(problem, id, |_| true)
     }
 
     fn grow_node(&mut self, problem: &Problem<'_>, leaf: DomainId, slot: Slot) -> Option<usize> {

@@ -39,6 +39,7 @@ mod index;
 #[cfg(test)]
 mod index_tests;
 mod layout;
+mod narrow;
 mod nodes;
 mod occupancy;
 mod place;

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   Gang ──prepare──▶ per class: fast (index) ─certified▶ done
+//!                                 ├▶ narrow: a few domains of a large cluster
 //!                                 └▶ forest ▶ dp (exact) | search ──▶ layout ▸ spares ──▶ Placement | Reason
 //! ```
 
@@ -20,7 +21,9 @@ use crate::{
     forest::Forest,
     greedy,
     groups::Others,
-    layout, nodes,
+    layout,
+    narrow::{self, Narrow},
+    nodes,
     problem::{self, OnClass, Prepared, Problem},
     ruled,
     rules::Standing,
@@ -32,6 +35,8 @@ use crate::{
 
 /// Steps that the exact search may take for one gang and class. A step is a few nanoseconds.
 pub const EXACT_STEPS: u64 = 500_000;
+/// An exact search over several roles takes so many steps for each node at least.
+const STEPS_A_NODE: u64 = 250;
 /// Beyond this many leaf domains a placement found by look-ups is taken though nothing proves it the best: a search over
 /// all of them would take longer than such a decision is worth.
 const MOST_LEAVES: usize = 2_000;
@@ -183,6 +188,14 @@ fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result
     let large = cluster.tree.at_depth(cluster.tree.leaf_depth()).len() > MOST_LEAVES;
     if let Some(picked) = quick.as_ref().filter(|_| large) {
         return Ok(finish_picked(&problem, picked));
+    }
+    // A search over everything would not be exact, and takes as long as the cluster is large.
+    if quick.is_none()
+        && request.paid.is_empty()
+        && cluster.nodes.len() as u64 > request.steps / STEPS_A_NODE
+        && let Some(Narrow { on, forest, best }) = narrow::place(&problem, request.steps)
+    {
+        return Ok(finish(&Problem { on: &on, ..problem }, &forest, &best, false));
     }
     let forest = Forest::build(&problem);
     let packing = Packing::new(&cluster.tree, &forest, &on.spec);

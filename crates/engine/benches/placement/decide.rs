@@ -152,6 +152,30 @@ pub fn many_domains() {
     decisions(&mut engine, "6,000 nodes in 9,600 domains, scattered 0.8", ANY, &asked);
 }
 
+/// Gangs of two roles that share nodes, in the churned state and on an eighth of the nodes.
+pub fn roles() {
+    for nodes in [NODES / 8, NODES] {
+        let mut random = Random(SEED);
+        let mut churn = Churn::new(RACKS.engine(nodes), nodes as u64);
+        churn.run(&RACKS, 0.8, 5_000, 8, any_size, |_, _| {});
+        let question = |round: usize| {
+            let mut asked = gang(format!("probe{round}"), 1 + random.below(16) as u32, 8, Vec::new());
+            let mut second = asked.roles[0].clone();
+            (second.name, second.devices, second.pods_per_unit) = ("driver".into(), 0, 1);
+            asked.roles.push(second);
+            asked.roles[0].max = 4;
+            asked
+        };
+        let asked: Vec<Gang> = (0..40).map(question).collect();
+        decisions(
+            &mut churn.engine,
+            &format!("two roles on {nodes} nodes, churned 0.8"),
+            f64::INFINITY,
+            &asked,
+        );
+    }
+}
+
 pub fn restart() {
     let once = || {
         let nodes: Vec<Node> = (0..130_000).map(|index| RACKS.node(index)).collect();

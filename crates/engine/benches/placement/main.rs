@@ -5,6 +5,7 @@
 //!   scattered    the same, used at random
 //!   ones         pods of one GPU in both states
 //!   domains      6,000 nodes in 9,600 domains
+//!   roles        gangs of two roles at 16,000 and 130,000 nodes
 //!   restart      130,000 nodes and 100,000 pods from nothing to the first decision
 //!   tas5k        5,000 nodes in 50 racks: gangs of 4 and of 1,000
 //!   gang10k      10,000 pods on 1,000 nodes, as gangs of 10,000, 500, 20 and 1: decisions only
@@ -33,11 +34,12 @@ const SEED: u64 = 11;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let scenarios: [(&str, fn()); 9] = [
+    let scenarios: [(&str, fn()); 10] = [
         ("churned", decide::churned),
         ("scattered", decide::scattered),
         ("ones", decide::ones),
         ("domains", decide::many_domains),
+        ("roles", decide::roles),
         ("restart", decide::restart),
         ("tas5k", many::tas5k),
         ("gang10k", many::gang10k),
