@@ -34,7 +34,7 @@ fn questions(outer: &str, devices: u32, random: &mut Random) -> Vec<Gang> {
 }
 
 /// Decisions on a state that stays as it is: each gang leaves before the next comes.
-fn decisions(engine: &mut Engine, name: &str, limit: f64, asked: &[Gang]) {
+fn decisions(engine: &mut Engine, name: &str, limit: Option<f64>, asked: &[Gang]) {
     let (mut whole, mut search, mut after) = (Least::default(), Least::default(), Least::default());
     let mut placed = 0;
     for pass in 0..PASSES {
@@ -50,7 +50,7 @@ fn decisions(engine: &mut Engine, name: &str, limit: f64, asked: &[Gang]) {
             placed += usize::from(pass == 0 && placement.is_some());
         }
     }
-    whole.print(name, Some(limit), &format!("{placed} placed"));
+    whole.print(name, limit, &format!("{placed} placed"));
     after.print("  with the counts brought up to date", None, "");
     search.print("  looking the gang up, search and naming alone", None, "");
 }
@@ -96,7 +96,7 @@ pub fn churned() {
         let mut churn = Churn::new(RACKS.engine(NODES), NODES as u64);
         let ((), took) = timed(|| churn.run(&RACKS, share, 5_000, 8, any_size, |_, _| {}));
         println!("churned to {share} by 5,000 departures in {:.1} s", took / 1e6);
-        decisions(&mut churn.engine, &format!("decide130k churned {share}"), CHURNED, &asked);
+        decisions(&mut churn.engine, &format!("decide130k churned {share}"), Some(CHURNED), &asked);
         if share < 0.9 {
             events(&mut churn.engine, "node event, few shapes", &mut random);
             more_shapes(&mut churn.engine, 0..6);
@@ -113,7 +113,7 @@ pub fn scattered() {
     let asked = questions("Block", 8, &mut random);
     let mut engine = RACKS.engine(NODES);
     scatter(&mut engine, NODES, &mut random);
-    decisions(&mut engine, "decide130k scattered 0.8", ANY, &asked);
+    decisions(&mut engine, "decide130k scattered 0.8", Some(ANY), &asked);
 }
 
 fn scatter(engine: &mut Engine, nodes: usize, random: &mut Random) {
@@ -131,14 +131,14 @@ pub fn ones() {
     let mut churn = Churn::new(RACKS.engine(NODES), 8 * NODES as u64);
     let large = |random: &mut Random| Ask { pods: 1 + random.below(1_024) as u32, block: 0 };
     churn.run(&RACKS, 0.8, 5_000, 1, large, |_, _| {});
-    decisions(&mut churn.engine, "decide130k 1-GPU pods, churned 0.8", CHURNED, &asked);
+    decisions(&mut churn.engine, "decide130k 1-GPU pods, churned 0.8", Some(CHURNED), &asked);
     drop(churn);
     let mut engine = RACKS.engine(NODES);
     for index in 0..NODES {
         let devices = i64::from(random.below(100) < 98) * (4 + random.below(5) as i64);
         engine.apply(used(index.to_string(), index, devices));
     }
-    decisions(&mut engine, "decide130k 1-GPU pods, scattered", ANY, &asked);
+    decisions(&mut engine, "decide130k 1-GPU pods, scattered", Some(ANY), &asked);
 }
 
 /// More domains than nodes: racks of one node, blocks of 2, pods of 10.
@@ -147,9 +147,9 @@ pub fn many_domains() {
     let mut random = Random(SEED);
     let asked = questions("Pod", 8, &mut random);
     let mut engine = MANY.engine(6_000);
-    decisions(&mut engine, "6,000 nodes in 9,600 domains, empty", ANY, &asked);
+    decisions(&mut engine, "6,000 nodes in 9,600 domains, empty", Some(ANY), &asked);
     scatter(&mut engine, 6_000, &mut random);
-    decisions(&mut engine, "6,000 nodes in 9,600 domains, scattered 0.8", ANY, &asked);
+    decisions(&mut engine, "6,000 nodes in 9,600 domains, scattered 0.8", Some(ANY), &asked);
 }
 
 /// Gangs of two roles that share nodes, in the churned state and on an eighth of the nodes.
@@ -158,21 +158,19 @@ pub fn roles() {
         let mut random = Random(SEED);
         let mut churn = Churn::new(RACKS.engine(nodes), nodes as u64);
         churn.run(&RACKS, 0.8, 5_000, 8, any_size, |_, _| {});
-        let question = |round: usize| {
-            let mut asked = gang(format!("probe{round}"), 1 + random.below(16) as u32, 8, Vec::new());
-            let mut second = asked.roles[0].clone();
-            (second.name, second.devices, second.pods_per_unit) = ("driver".into(), 0, 1);
-            asked.roles.push(second);
-            asked.roles[0].max = 4;
-            asked
-        };
-        let asked: Vec<Gang> = (0..40).map(question).collect();
-        decisions(
-            &mut churn.engine,
-            &format!("two roles on {nodes} nodes, churned 0.8"),
-            f64::INFINITY,
-            &asked,
-        );
+        for (what, most, count) in [("up to 4 units", 4, 40), ("as many units as fit", 10_000, 4)] {
+            let question = |round: usize| {
+                let mut asked = gang(format!("probe{round}"), 1 + random.below(16) as u32, 8, Vec::new());
+                let mut second = asked.roles[0].clone();
+                (second.name, second.devices, second.pods_per_unit) = ("driver".into(), 0, 1);
+                asked.roles.push(second);
+                asked.roles[0].max = most;
+                asked
+            };
+            let asked: Vec<Gang> = (0..count).map(question).collect();
+            let name = format!("two roles, {nodes} nodes, {what}");
+            decisions(&mut churn.engine, &name, None, &asked);
+        }
     }
 }
 
