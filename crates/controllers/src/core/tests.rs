@@ -12,6 +12,9 @@ use super::{Config, Core, Event, Ticket};
 use crate::effect::{Effect, Outcome};
 use crate::watch::Change;
 
+/// A change that admission makes to a pod.
+type Admission = fn(&mut PodSpec);
+
 /// A core, the gangs as the server has them, and the time.
 struct Table {
     core: Core,
@@ -23,7 +26,7 @@ struct Table {
     /// Something happened since the core advanced last.
     woken: bool,
     /// What admission does to pods.
-    admission: Option<fn(&mut PodSpec)>,
+    admission: Option<Admission>,
 }
 
 impl Table {
@@ -251,7 +254,7 @@ fn what_admission_adds_about_nodes_is_heeded() {
         };
         spec.tolerations.get_or_insert_default().push(toleration);
     };
-    let admissions: [(Option<fn(&mut PodSpec)>, Option<&str>); 3] =
+    let admissions: [(Option<Admission>, Option<&str>); 3] =
         [(None, Some("node-0")), (Some(select), None), (Some(both), Some("node-1"))];
     for (admission, planned) in admissions {
         let mut table = Table::new(1);
