@@ -152,8 +152,8 @@ fn check_valid(nodes: &[Node], gang: &Gang, order: &[Objective], solution: &Solu
     assert_eq!(solution.vector, vector, "the stated values hold");
 }
 
-/// How many cases each property gets; `PROPTEST_CASES` replaces it. With the other properties of the engine (its own
-/// index's, and those that `muster-check` judges) they add up to more than 100,000.
+/// How many cases each property gets; `PROPTEST_CASES` replaces it. That they add up to more than 100,000 with those that
+/// `muster-check` judges, a test there holds.
 const CASES: u32 = 10_000;
 
 fn config() -> ProptestConfig {

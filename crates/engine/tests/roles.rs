@@ -316,3 +316,19 @@ fn beyond_the_exact_search_all_rules_hold_and_the_most_units_are_found() {
     }
     assert!(held.values().all(|units| *units <= 2), "{held:?}");
 }
+
+/// Prefill and decode as many as fit leave room for five servers: one pair less, and three more fit.
+#[test]
+fn roles_give_up_units_where_others_grow_by_more() {
+    let room = || Resources::of([("cpu", 8_000), ("pods", 16)]);
+    let nodes = ["a1", "a2", "a3", "a4"].map(|name| Node { allocatable: room(), ..node(name) });
+    let role = |name, cpu, pods, min, max| role_of(name, Resources::of([("cpu", cpu)]), pods, min, max);
+    let roles =
+        vec![role("prefill", 1_000, 3, 1, 5), role("decode", 4_000, 1, 0, 5), role("server", 2_000, 1, 1, 8)];
+    let gang = Gang { rules: ratio(1, 1, 1), ..gang_of("g", roles) };
+    for steps in [0, 50_000_000] {
+        let found = solve_within(&Topology::default(), &nodes, &[(gang.clone(), None)], steps).remove(0);
+        let placement = found.expect("it fits").placement;
+        assert_eq!((counts(&placement), nodes_of(&placement, "server").len()), ((6, 2), 8), "{steps} steps");
+    }
+}

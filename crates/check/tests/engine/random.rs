@@ -219,6 +219,26 @@ pub fn ruled(levels: usize, roles: usize, modes: Modes, preferred: bool) -> impl
         .prop_map(|(gang, rules)| Gang { rules, ..gang })
 }
 
+/// The gangs with few units of one or two pods each, without segments.
+pub fn small(gang: impl Strategy<Value = Gang>) -> impl Strategy<Value = Gang> {
+    let size = (1..=2_u32, 0..=1_u32, 1..=3_u32, prop::sample::select(vec![2_u32, 4, 8]));
+    (gang, prop::collection::vec(size, NAMES.len())).prop_map(|(mut gang, sizes)| {
+        for (role, (pods, min, max, devices)) in gang.roles.iter_mut().zip(sizes) {
+            let max = if pods == 2 { max.min(2) } else { max };
+            *role = Role {
+                pods_per_unit: pods,
+                min,
+                max,
+                devices,
+                valid: Vec::new(),
+                segments: Vec::new(),
+                ..role.clone()
+            };
+        }
+        gang
+    })
+}
+
 /// A cluster with a gang for it.
 pub fn instance(most: usize, roles: usize, modes: Modes) -> impl Strategy<Value = (Cluster, Gang)> {
     cluster(most).prop_flat_map(move |cluster| {

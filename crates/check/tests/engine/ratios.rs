@@ -85,27 +85,34 @@ fn shrunk(cluster: &Cluster, gang: &Gang) -> Decision {
     engine.decide(0, 1).remove(0)
 }
 
+/// Judges what is found with so many steps of exact search against the most units. What is not proven to be the best may
+/// fall short, in few cases of a hundred without any exact search, and is never taken for impossible.
+fn judge(cluster: &Cluster, gang: &Gang, steps: u64, most: Option<u32>) -> Result<(), TestCaseError> {
+    let nodes = free(cluster);
+    match solve_within(&cluster.topology, &nodes, &[(gang.clone(), None)], steps).remove(0) {
+        Ok(solution) => {
+            let placement = &solution.placement;
+            let found = check_placement(&nodes, &cluster.topology, &BTreeMap::new(), gang, placement);
+            prop_assert_eq!(found, Vec::new(), "{:?}", placement);
+            let placed = Some(placement.units.len() as u32);
+            let units = units(gang, placement);
+            prop_assert!(placed == most || !solution.proven && placed < most, "{:?} of {:?}", units, most);
+        }
+        // Only a search over several roles may give up.
+        Err(Reason::NotFound { .. }) if gang.roles.len() > 1 => {}
+        Err(reason) => prop_assert_eq!(most, None, "refused: {}", reason),
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(crate::config(10_000))]
 
     #[test]
     fn elastic_roles_get_the_most_units_that_fit_and_keep_their_ratios((cluster, gang) in elastic()) {
         let most = most(&gang, |vector| fits(&cluster, &gang, vector));
-        let nodes = free(&cluster);
         for steps in [EXACT_STEPS, 0] {
-        match solve_within(&cluster.topology, &nodes, &[(gang.clone(), None)], steps).remove(0) {
-            Ok(solution) => {
-                let placement = &solution.placement;
-                let found = check_placement(&nodes, &cluster.topology, &BTreeMap::new(), &gang, placement);
-                prop_assert_eq!(found, Vec::new(), "{:?}", placement);
-                let placed = Some(placement.units.len() as u32);
-                eprintln!("STAT {steps} {} {} {:?} {:?} {}", solution.proven, placed == most, placed, most, gang.roles.len());
-                // What is not proven to be the best may fall short, but never below the fewest.
-                prop_assert!(placed == most || !solution.proven && placed < most, "{:?} of {:?}", units(&gang, placement), most);
-            }
-            Err(Reason::NotFound { .. }) if gang.roles.len() > 1 => eprintln!("STAT {steps} false NotFound {most:?}"),
-            Err(reason) => prop_assert_eq!(most, None, "refused: {}", reason),
-        }
+            judge(&cluster, &gang, steps, most)?;
         }
     }
 

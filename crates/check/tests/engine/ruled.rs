@@ -1,7 +1,7 @@
 //! Rules between roles and units: the engine against the oracle, and against every placement of tiny clusters.
 
 use crate::optimal::{achieved, decide, free, order, uses};
-use crate::random::{Cluster, Modes, cluster, ruled};
+use crate::random::{Cluster, Modes, cluster, ruled, small};
 use muster_check::{Violation, check_placement};
 use muster_engine::{Decision, Engine, Event, solve_within};
 use muster_model::{
@@ -21,26 +21,9 @@ fn instance(most: usize, preferred: bool) -> impl Strategy<Value = (Cluster, Gan
 
 /// As [`instance`], so small that every placement can be tried.
 fn tiny(preferred: bool) -> impl Strategy<Value = (Cluster, Gang)> {
-    let sizes =
-        prop::collection::vec((1..=2_u32, 0..=1_u32, 1..=3_u32, prop::sample::select(vec![2_u32, 4, 8])), 3);
-    let drawn = (cluster(4), 1..=2_usize).prop_flat_map(move |(cluster, roles)| {
+    (cluster(4), 1..=2_usize).prop_flat_map(move |(cluster, roles)| {
         let levels = cluster.topology.levels.len();
-        (Just(cluster), ruled(levels, roles, Modes::Required, preferred))
-    });
-    (drawn, sizes).prop_map(|((cluster, mut gang), sizes)| {
-        for (role, (pods, min, max, devices)) in gang.roles.iter_mut().zip(sizes) {
-            let max = if pods == 2 { max.min(2) } else { max };
-            *role = Role {
-                pods_per_unit: pods,
-                min,
-                max,
-                devices,
-                valid: Vec::new(),
-                segments: Vec::new(),
-                ..role.clone()
-            };
-        }
-        (cluster, gang)
+        (Just(cluster), small(ruled(levels, roles, Modes::Required, preferred)))
     })
 }
 
@@ -180,7 +163,7 @@ fn replanned(
 }
 
 proptest! {
-    #![proptest_config(crate::config(1_500))]
+    #![proptest_config(crate::config(5_000))]
 
     #[test]
     fn a_tiny_gang_with_rules_is_placed_as_well_as_any_placement_is((cluster, gang) in tiny(true)) {

@@ -1,8 +1,8 @@
-//! The engine through random histories: gangs, half of them with rules between roles and units, come and go, nodes fail
+//! The engine through random histories: gangs, most of them with rules between roles and units, come and go, nodes fail
 //! and return, units are lost, other pods come that keep some away. After every step the oracle judges each decision and
 //! the whole, and at the end a fresh engine finds nothing that the old one missed.
 
-use crate::random::{Cluster, GPU, Modes, NAMES, cluster, gang, ruled, topology};
+use crate::random::{Cluster, GPU, Modes, NAMES, cluster, gang, ruled, small, topology};
 use muster_check::{Snapshot, Use, check, check_placement, plan_uses};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
@@ -44,8 +44,9 @@ fn term(levels: usize) -> impl Strategy<Value = PodTerm> {
 
 fn step(levels: usize) -> impl Strategy<Value = Step> {
     let plain = (1..=2_usize).prop_flat_map(move |roles| gang(levels, roles, Modes::Mixed));
-    let with_rules = (1..=3_usize).prop_flat_map(move |roles| ruled(levels, roles, Modes::Mixed, true));
-    let gang = prop_oneof![plain, with_rules];
+    let with_rules =
+        move || (1..=3_usize).prop_flat_map(move |roles| ruled(levels, roles, Modes::Mixed, true));
+    let gang = prop_oneof![plain, with_rules(), small(with_rules())];
     let term = prop::option::weighted(0.3, term(levels));
     let n = 0..32_usize;
     prop_oneof![
@@ -59,7 +60,7 @@ fn step(levels: usize) -> impl Strategy<Value = Step> {
         2 => (0..4_usize, n.clone(), 1..=8_i64, term)
             .prop_map(|(id, at, gpus, term)| Step::Use(id, at, gpus, term)),
         1 => (0..4_usize).prop_map(Step::UseGone),
-        3 => (0..4_usize, n, any::<bool>()).prop_map(|(at, unit, late)| Step::Lose(at, unit, late)),
+        4 => (0..4_usize, n, any::<bool>()).prop_map(|(at, unit, late)| Step::Lose(at, unit, late)),
         1 => Just(Step::LatePodsGone),
     ]
 }
@@ -255,7 +256,6 @@ impl World {
             GangState::Replan { plan, lost } => (Some(plan), lost),
             other => return Err(TestCaseError::fail(format!("placed a gang that asks nothing: {other:?}"))),
         };
-        eprintln!("STAT {how:?} {} {}", !gang.rules.is_empty(), !gang.rules.ratios.is_empty());
         kept(previous.as_ref(), &lost, &placement, how)?;
         let generation = previous.as_ref().map_or(0, |plan| plan.generation) + 1;
         let plan = Plan::next(previous.as_ref(), generation, placement, &lost, false);
@@ -339,7 +339,7 @@ fn kept(
 }
 
 proptest! {
-    #![proptest_config(crate::config(3_000))]
+    #![proptest_config(crate::config(5_000))]
 
     #[test]
     fn histories_keep_every_invariant((cluster, steps) in history()) {
