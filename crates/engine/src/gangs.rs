@@ -95,7 +95,9 @@ impl Gangs {
         } else {
             replan::charge(cluster, &held, 1);
         }
-        self.groups.set(cluster, &gang, replan::held_units(&gang).as_deref());
+        if groups::names_any(&gang) {
+            self.groups.set(cluster, &gang, replan::held_units(&gang).as_deref());
+        }
         if matches!(gang.state, GangState::Waiting | GangState::Replan { .. }) {
             self.waiting.insert(rank(&gang));
         }
