@@ -175,6 +175,7 @@ fn keep_wishes(cluster: &mut Cluster, request: &Request<'_>, found: Found) -> Fo
     if near.is_empty() && spread.is_empty() {
         return found;
     }
+    // Without its wishes: one that is kept as a Required rule would name its group twice.
     let mut gang = with_rules(request.gang, |rules| {
         rules.near.retain(|near| near.mode == Mode::Required);
         rules.spread.retain(|spread| spread.mode == Mode::Required);

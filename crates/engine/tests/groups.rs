@@ -174,7 +174,7 @@ fn a_gang_names_a_group_in_one_rule() {
     assert_eq!(field, "rules.spread[1].group");
 }
 
-/// What happens to the gang that holds rack a, and whether the one that waits is placed then.
+/// What happens to the gang that holds racks a and b, and whether the one that waits is asked again.
 type Case<'a> = (&'a str, &'a dyn Fn(&mut Engine), bool);
 
 #[test]
@@ -186,12 +186,11 @@ fn a_refused_gang_is_asked_again_when_one_of_its_group_stops_holding_units_and_o
         lost: [UnitId { role: "server".into(), index: 1 }].into(),
     };
     let state = |state: GangState| Event::Gang(Gang { state, ..gang() });
+    // Both units of the first come to lie in rack b.
     let relabel = |engine: &mut Engine| {
-        // Both units of the first come to lie in rack b: that is not the engine's doing.
         engine.apply(Event::Node(Node { labels: node("b0").labels, ..node("a0") }));
-        engine.apply(Event::Node(Node { labels: node("a0").labels, ..node("x0") }));
     };
-    let changes: [Case<'_>; 10] = [
+    let changes: [Case<'_>; 11] = [
         ("nothing", &|_| {}, false),
         ("the same again", &|engine| engine.apply(holding(gang(), &["a0", "b0"])), false),
         ("more units of another gang", &|engine| engine.apply(holding(one("more"), &["b0"])), false),
@@ -209,10 +208,16 @@ fn a_refused_gang_is_asked_again_when_one_of_its_group_stops_holding_units_and_o
             },
             true,
         ),
-        ("nodes moved", &relabel, true),
+        ("its node moved", &relabel, true),
+        ("its node gone", &|engine| engine.apply(Event::NodeGone("b0".into())), true),
     ];
     for (what, change, wakes) in changes {
         let mut engine = engine(&["a0", "a1", "b0", "b1"]);
+        // Its nodes have no room with or without it: no change makes any.
+        for node in ["a0", "b0"] {
+            let requests = Resources::of([("cpu", 2_000), ("pods", 1)]);
+            engine.apply(Event::Use { id: node.into(), node: node.into(), requests });
+        }
         engine.apply(holding(gang(), &["a0", "b0"]));
         // Low priority, so that the first one's own replacement goes first where it has one.
         engine.apply(Event::Gang(Gang { priority: -1, ..one("second") }));
@@ -240,12 +245,27 @@ fn a_replacement_keeps_away_from_the_units_of_the_other_gang() {
 }
 
 #[test]
-fn a_gang_that_moves_is_not_in_its_own_way() {
+fn a_wish_for_a_replacement_counts_the_units_that_stay() {
+    // Three stay in rack a, two in rack b: the least number in a domain is three, with the sixth in b.
+    for group in [None, Some("web".to_owned())] {
+        let mut engine = engine(&["a0", "a1", "b0", "b1"]);
+        let lost = [UnitId { role: "server".into(), index: 5 }].into();
+        let state = GangState::Replan { plan: plan(&["a0", "a0", "a1", "b0", "b0", "gone"]), lost };
+        let rule = Spread { group, ..rule("Rack", 1, Mode::Preferred) };
+        engine.apply(Event::Gang(Gang { state, ..service("g", 6, 6, rule) }));
+        let Ok((racks, How::Replaced)) = &decide(&mut engine)["g"] else { panic!("it is not replaced") };
+        assert_eq!(racks.join(""), "aaabbb");
+    }
+}
+
+#[test]
+fn units_that_stay_count_once() {
+    // Two in each rack are allowed, and one stays in each: there is room for the third.
     let mut engine = engine(&["a0", "b0"]);
-    let lost = [UnitId { role: "server".into(), index: 0 }].into();
-    let state = GangState::Replan { plan: plan(&["gone", "a0"]), lost };
-    engine.apply(Event::Gang(Gang { state, ..service("first", 2, 2, rule("Rack", 1, Mode::Required)) }));
-    assert_eq!(decide(&mut engine)["first"], Ok((vec!["a".into(), "b".into()], How::Replaced)));
+    let lost = [UnitId { role: "server".into(), index: 2 }].into();
+    let state = GangState::Replan { plan: plan(&["a0", "b0", "gone"]), lost };
+    engine.apply(Event::Gang(Gang { state, ..service("first", 3, 3, rule("Rack", 2, Mode::Required)) }));
+    assert!(matches!(&decide(&mut engine)["first"], Ok((racks, How::Replaced)) if racks.len() == 3));
 }
 
 #[test]

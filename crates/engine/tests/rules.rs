@@ -143,6 +143,19 @@ fn capacity_counts_plans_spares_foreign_use_and_pod_slots() {
 }
 
 #[test]
+fn a_gang_that_is_not_valid_is_asked_again_only_when_the_topology_changes() {
+    let mut engine = engine(pool());
+    let segments = vec![segment(1, "Row", Mode::Required)];
+    engine.apply(Event::Gang(gang("g", Role { segments, ..worker(1, 1, 1) })));
+    let decided = engine.decide(0, 1);
+    assert!(matches!(&decided[..], [Decision::Refuse { reason: Reason::Invalid { .. }, .. }]), "{decided:?}");
+    assert_eq!(engine.decide(0, 1), []);
+    let level = muster_model::Level { name: "Row".into(), keys: vec!["row".into()] };
+    engine.apply(Event::Topology(muster_model::Topology { levels: vec![level] }));
+    assert!(matches!(&engine.decide(0, 1)[..], [Decision::Place { .. }]));
+}
+
+#[test]
 fn use_of_a_node_that_comes_later_counts() {
     let mut engine = Engine::new();
     let requests = Resources::of([("nvidia.com/gpu", 8), ("pods", 1)]);

@@ -328,6 +328,29 @@ fn what_a_template_asks_in_vain_is_refused_or_noted() {
     assert!(text.contains(note), "{text}");
 }
 
+#[test]
+fn gangs_of_a_group_keep_apart_and_what_would_help_is_said_of_all_of_them() {
+    let gang = |name: &str| {
+        format!(
+            "---\napiVersion: muster.dev/v1alpha1\nkind: Gang\nmetadata: {{name: {name}}}\nspec:\n  \
+             classes: [h100]\n  roles: [{{name: server, devices: 4, units: {{min: 1, max: 1}}, \
+             template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}]\n  \
+             rules: {{spread: [{{role: server, level: Node, mode: Required, group: web}}]}}\n"
+        )
+    };
+    let text = simulate_texts("group", NODES, &[gang("first"), gang("second")].concat()).expect("an answer");
+    for said in [
+        "1 of 2 jobs placed",
+        "default/second is not placed: RuleUnmet",
+        "at most 1 server units of group web in a Node",
+        "take away spec.rules.spread[0].group",
+        "set spec.rules.spread[0].units to 2 instead of 1, in all gangs of group web",
+        "set spec.rules.spread[0].mode to Preferred, in all gangs of group web",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+}
+
 /// The reason of the only job, as JSON.
 fn reason(name: &str, nodes: &str, jobs: &str) -> Value {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

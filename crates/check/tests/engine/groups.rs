@@ -7,7 +7,8 @@ use crate::ruled::placements;
 use muster_check::{Use, Violation, check_groups, check_placement, plan_uses};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
-    Gang, GangState, Mode, Node, NodeName, ObjectKey, Plan, Role, Rules, Spread, UnitId, plan::Placement,
+    Gang, GangState, Mode, Node, NodeName, ObjectKey, Plan, Role, Rules, Spread, UnitId,
+    plan::{PlacedUnit, Placement},
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -213,6 +214,7 @@ impl World {
                     Decision::Refuse { key, reason, .. } => {
                         let judge = Judge::new(self, &self.gangs[&key]);
                         prop_assert_eq!(judge.best(), None, "refused: {}", reason);
+                        prop_assert_eq!(judge.replaced(&self.gangs[&key]), None, "refused: {}", reason);
                     }
                 }
             }
@@ -227,6 +229,9 @@ impl World {
         prop_assert_eq!(found, Vec::new(), "{:?}: {:?}", how, placement);
         if matches!(how, How::Fresh | How::Moved) {
             prop_assert_eq!(Some(judge.key(&placement)), judge.best(), "{:?}: {:?}", how, placement);
+        }
+        if how != How::Replaced {
+            prop_assert_eq!(judge.replaced(&gang), None, "{:?}: {:?}", how, placement);
         }
         let (previous, lost) = match &gang.state {
             GangState::Replan { plan, lost } => (Some(plan), lost.clone()),
@@ -269,6 +274,36 @@ impl Judge {
         }
         let gang = Gang { state: GangState::Waiting, ..gang.clone() };
         Self { cluster: world.cluster.clone(), nodes, uses, gang, others }
+    }
+
+    /// A placement that gives lost units other nodes and leaves all others where they are.
+    fn replaced(&self, gang: &Gang) -> Option<Placement> {
+        let GangState::Replan { plan, .. } = &gang.state else { return None };
+        let stay = held(gang)?;
+        let there = |node: &NodeName| self.nodes.iter().any(|other| other.name == *node);
+        // What lies on nodes that are gone cannot be judged by where it is.
+        if !stay.units.iter().flat_map(|unit| &unit.nodes).all(there) {
+            return None;
+        }
+        let nodes = |unit: &PlacedUnit| {
+            let mut nodes = unit.nodes.clone();
+            nodes.sort();
+            (unit.id.role.clone(), nodes)
+        };
+        let counts: Vec<u32> = gang.roles.iter().map(|role| plan.count(&role.name)).collect();
+        placements(&self.cluster, gang, &counts).into_iter().find_map(|mut placement| {
+            // The survivors under their own names, the rest under those that are lost.
+            let mut rest = placement.units.clone();
+            for unit in &stay.units {
+                rest.remove(rest.iter().position(|other| nodes(other) == nodes(unit))?);
+            }
+            placement.units = plan.units.iter().map(|unit| unit.placed.clone()).collect();
+            for unit in placement.units.iter_mut().filter(|unit| !stay.units.contains(unit)) {
+                let new = rest.remove(rest.iter().position(|other| other.id.role == unit.id.role)?);
+                unit.nodes = new.nodes;
+            }
+            self.violations(gang, &placement, Some(&stay)).is_empty().then_some(placement)
+        })
     }
 
     fn in_groups(&self, placement: Option<&Placement>) -> Vec<Violation> {
