@@ -506,6 +506,12 @@ impl Index {
         self.shapes[shape].largest
     }
 
+    /// Whether two shapes differ in nothing but what a pod asks: the same nodes are theirs, room apart.
+    pub fn same_nodes(&self, one: ShapeId, other: ShapeId) -> bool {
+        let of = |shape: ShapeId| ShapeKey { request: Amounts::new(), ..self.shapes[shape].key.clone() };
+        one == other || of(one) == of(other)
+    }
+
     /// Counts increases of a shape's fits.
     pub fn version(&self, shape: ShapeId) -> u64 {
         self.shapes[shape].version

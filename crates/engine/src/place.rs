@@ -179,6 +179,9 @@ fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result
     if problem.short_alone().is_some() {
         return Err(explain::reason(&problem, None));
     }
+    if let Some(short) = problem.short_together() {
+        return Err(explain::reason(&problem, Some(&short)));
+    }
     let simple =
         on.spec.roles.len() == 1 && request.order.is_none() && request.paid.is_empty() && rules.is_empty();
     let quick = if simple { quick(&problem) } else { None };

@@ -10,6 +10,7 @@ use crate::{
     chain::ChainKey,
     cluster::Cluster,
     forest,
+    greedy::Short,
     index::{ChainId, ShapeId, ShapeKey},
     rules::Limits,
     spec::{self, Objective, RoleSpec, Spec},
@@ -136,5 +137,52 @@ impl<'a> Problem<'a> {
             let fits = self.units_alone(role, false);
             (fits < roles[role].min().max(u32::from(roles.len() == 1))).then_some((role, fits))
         })
+    }
+
+    /// Whether each pod of a role takes the room of at least one pod of another (or of itself): it goes to the same nodes
+    /// and asks for no less.
+    fn takes(&self, role: usize, other: usize) -> bool {
+        let asks = |of: usize, column: usize| {
+            let request = &self.on.spec.roles[of].request;
+            request.iter().find(|(c, _)| *c == column).map_or(0, |(_, amount)| *amount)
+        };
+        let (index, ids) = (&self.cluster.index, &self.on.ids);
+        let columns = self.on.spec.roles[other].request.iter().map(|(column, _)| *column);
+        // Counts that are capped would say too little.
+        index.largest(ids[other].shape) < crate::MAX_PODS_PER_NODE as u16
+            && index.same_nodes(ids[role].shape, ids[other].shape)
+            && columns.into_iter().all(|column| asks(role, column) >= asks(other, column))
+    }
+
+    /// Roles of which each fits alone, and together they certainly do not: the one whose room is too small for its minimum
+    /// beside those of others that need the same room, where least is missing.
+    pub fn short_together(&self) -> Option<Short> {
+        let roles = &self.on.spec.roles;
+        let all = || 0..roles.len();
+        if roles.len() < 2 {
+            return None;
+        }
+        let wanted: Vec<u64> =
+            roles.iter().map(|role| u64::from(role.min()) * u64::from(role.pods)).collect();
+        // By role: pods wanted of all roles that need its room.
+        let together =
+            |role: usize| all().filter(|other| self.takes(*other, role)).map(|other| wanted[other]).sum();
+        let together: Vec<u64> = all().map(together).collect();
+        let mut least: Option<(u64, Short)> = None;
+        for top in self.tops() {
+            let missing = |role: usize| {
+                let room = u64::from(self.cluster.index.count(self.on.ids[role].shape, top, false));
+                let missing = together[role].saturating_sub(room);
+                (missing > 0).then(|| {
+                    let left = room.saturating_sub(together[role] - wanted[role]);
+                    (missing, Short { role, fits: (left / u64::from(roles[role].pods)) as u32, tried: 0 })
+                })
+            };
+            let (missing, short) = all().filter_map(missing).max_by_key(|(missing, _)| *missing)?;
+            if least.as_ref().is_none_or(|(known, _)| missing < *known) {
+                least = Some((missing, short));
+            }
+        }
+        least.map(|(_, short)| short)
     }
 }

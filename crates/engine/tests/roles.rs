@@ -332,3 +332,20 @@ fn roles_give_up_units_where_others_grow_by_more() {
         assert_eq!((counts(&placement), nodes_of(&placement, "server").len()), ((6, 2), 8), "{steps} steps");
     }
 }
+
+/// Each role fits alone; that both do not is certain from counts, so it is said as what it is and not as "not found".
+#[test]
+fn roles_that_want_the_same_room_are_short_together() {
+    let nodes: Vec<Node> = (0..10).map(|at| node(&format!("a{at}"))).collect();
+    let of = |name: &str, cpu: i64, units: u32| role_of(name, Resources::of([("cpu", cpu)]), 1, units, units);
+    for (units, cpu, expected) in [(6, 1_000, Some(4)), (6, 500, None), (5, 1_000, None)] {
+        let gang = gang_of("g", vec![of("prefill", 1_000, units), of("decode", cpu, units)]);
+        let answer = solve_within(&Topology::default(), &nodes, &[(gang, None)], 0).remove(0);
+        let fits = match answer {
+            Err(Reason::InsufficientCapacity { fits, .. }) => Some(fits),
+            Err(reason) => panic!("{reason}"),
+            Ok(_) => None,
+        };
+        assert_eq!(fits, expected, "{units} units, and {cpu} for the second role");
+    }
+}
