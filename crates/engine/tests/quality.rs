@@ -39,17 +39,20 @@ fn instance(random: &mut Random) -> (Vec<Node>, Gang) {
     (nodes, gang_of("g", roles.collect()))
 }
 
-#[test]
-fn several_roles_without_exact_search_are_found_and_close_to_the_optimum() {
+/// Sums over feasible instances of what the order's values come to without and with exact search, and how many instances
+/// were feasible and were missed.
+fn compared(order: Option<&[Objective]>) -> (Vec<u64>, Vec<u64>, u32, u32) {
     let level = |name: &str| Level { name: name.into(), keys: vec![format!("t/{name}")] };
     let topology = Topology { levels: vec![level("Block"), level("Rack")] };
-    let order: Vec<Objective> =
-        ["units", "domains:Rack", "domains:Block"].iter().map(|o| o.parse().expect("an objective")).collect();
     let mut random = Random(11);
-    let (mut feasible, mut missed, mut used, mut least) = (0, 0, 0, 0);
+    let (mut feasible, mut missed, mut used, mut least) = (0, 0, Vec::new(), Vec::new());
+    let add = |sums: &mut Vec<u64>, values: &[u64]| {
+        sums.resize(values.len(), 0);
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    };
     for _ in 0..600 {
         let (nodes, gang) = instance(&mut random);
-        let asked = [(gang, Some(order.clone()))];
+        let asked = [(gang, order.map(<[Objective]>::to_vec))];
         let exact = solve(&topology, &nodes, &asked).remove(0);
         let quick = solve_within(&topology, &nodes, &asked, 0).remove(0);
         let Ok(exact) = exact else {
@@ -60,13 +63,26 @@ fn several_roles_without_exact_search_are_found_and_close_to_the_optimum() {
         match quick {
             Err(_) => missed += 1,
             Ok(quick) => {
-                used += quick.vector[1];
-                least += exact.vector[1];
+                add(&mut used, &quick.vector);
+                add(&mut least, &exact.vector);
             }
         }
     }
-    println!("{feasible} feasible, {missed} missed, {used} racks against {least}");
-    assert!(feasible > 100, "the mix tests something");
-    assert_eq!(missed, 0, "backtracking finds what fits");
-    assert!(used * 100 <= least * 105, "{used} racks against {least}");
+    (used, least, feasible, missed)
+}
+
+#[test]
+fn several_roles_without_exact_search_are_found_and_within_one_percent_of_the_optimum() {
+    let racks: Vec<Objective> =
+        ["units", "domains:Rack", "domains:Block"].iter().map(|o| o.parse().expect("an objective")).collect();
+    // In an order of one's own, and in the engine's: units, span, nodes, racks, blocks.
+    for order in [Some(racks.as_slice()), None] {
+        let (used, least, feasible, missed) = compared(order);
+        println!("{feasible} feasible, {missed} missed, {used:?} against {least:?}");
+        assert!(feasible > 100, "the mix tests something");
+        assert_eq!(missed, 0, "backtracking finds what fits");
+        assert_eq!(used[0], least[0], "units");
+        let close = |(used, least): (&u64, &u64)| used * 100 <= least * 101;
+        assert!(used.iter().zip(&least).all(close), "{used:?} against {least:?}");
+    }
 }
