@@ -5,12 +5,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::Api;
 use kube::ResourceExt;
 use kube::api::ListParams;
-use muster_api::plan_codec::{self, CHUNK_KEY};
+use muster_api::plan_codec;
 use muster_api::topology::TOPOLOGY_NAME;
 use muster_api::{AcceleratorClass, Gang, GangPhase, Queue, Topology};
 use muster_check::{PodView, Snapshot, Use};
 use muster_cluster::{Cluster, PodFacts, convert};
-use muster_controllers::core::World as Known;
+use muster_controllers::core::{World as Known, plan_part};
 use muster_model::GangState;
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub async fn snapshot(world: &World) -> Result<Snapshot> {
         .await?
         .items
         .into_iter()
-        .filter_map(|map| Some((map.metadata.name?, map.data?.remove(CHUNK_KEY)?)))
+        .filter_map(plan_part)
         .collect();
     for object in Api::<Gang>::all(world.admin.clone()).list(&everything).await? {
         let status = object.status.clone().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! What of a pod template decides about nodes: what the engine enforces, what is refused, what is only noted.
 //!
 //! ```text
-//!   PodSpec ─┬─convert──▶ Facts: requests, selectors, tolerations, ports, preferences ──▶ model::Role (enforced)
+//!   PodSpec ─┬─convert──▶ Learned: requests, selectors, tolerations, ports, preferences ──▶ model::Role (enforced)
 //!   dry run ─┘            (as admission leaves them, where that is known)
 //!   PodSpec ───review───▶ refused: Reason::Invalid by field, with the remedy
 //!                         notes: what never blocks and how far it is heeded
@@ -57,6 +57,14 @@ impl Review {
     fn note(&mut self, field: String, message: &'static str) {
         self.notes.push(Note { field, message });
     }
+}
+
+/// What of the templates of a Gang's roles never blocks.
+pub fn notes_of(roles: &[RoleSpec]) -> impl Iterator<Item = Note> + '_ {
+    roles.iter().enumerate().flat_map(|(at, role)| {
+        let path = format!("spec.roles[{at}].template.spec");
+        role.template.spec.iter().flat_map(move |spec| review(&path, spec).notes)
+    })
 }
 
 /// A sentence that says a specification is sound, followed by what of its templates never blocks.

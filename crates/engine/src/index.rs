@@ -508,8 +508,16 @@ impl Index {
 
     /// Whether two shapes differ in nothing but what a pod asks: the same nodes are theirs, room apart.
     pub fn same_nodes(&self, one: ShapeId, other: ShapeId) -> bool {
-        let of = |shape: ShapeId| ShapeKey { request: Amounts::new(), ..self.shapes[shape].key.clone() };
-        one == other || of(one) == of(other)
+        // Field by field, so that a new one is not forgotten.
+        let ShapeKey { request: _, class, selector, affinity, tolerations, repelled_by } =
+            &self.shapes[one].key;
+        let key = &self.shapes[other].key;
+        one == other
+            || *class == key.class
+                && *selector == key.selector
+                && *affinity == key.affinity
+                && *tolerations == key.tolerations
+                && *repelled_by == key.repelled_by
     }
 
     /// Counts increases of a shape's fits.

@@ -15,9 +15,8 @@ use std::collections::BTreeSet;
 use crate::{
     cost::Packing,
     dp::{Best, Search},
-    family,
     forest::{self, Forest},
-    greedy,
+    place,
     problem::{OnClass, Problem},
     spec::{Objective, RoleSpec},
     tree::{DomainId, ROOT},
@@ -111,9 +110,8 @@ fn inside_one(problem: &Problem<'_>, steps: u64) -> Option<(Forest, Best)> {
     let alone = Alone::new(problem);
     let outermost = problem.on.spec.within.max(tree.domain(problem.top).depth + 1);
     for depth in (outermost..=tree.leaf_depth()).rev() {
-        let inside =
-            |id: &DomainId| problem.top == ROOT || tree.ancestors(*id).any(|outer| outer == problem.top);
-        let fitting = tree.at_depth(depth).iter().copied().filter(|id| alone.fits(*id, depth)).filter(inside);
+        let fitting = tree.at_depth(depth).iter().copied().filter(|id| alone.fits(*id, depth));
+        let fitting = fitting.filter(|id| problem.is_inside(*id));
         let mut candidates: Vec<(u64, DomainId)> = fitting.map(|id| (alone.room(id), id)).collect();
         if candidates.len() > MOST_TRIES {
             candidates.select_nth_unstable(MOST_TRIES);
@@ -145,14 +143,9 @@ fn search(problem: &Problem<'_>, steps: u64) -> Option<(Forest, Best)> {
     let packing = Packing::new(&problem.cluster.tree, &forest, &problem.on.spec);
     let paid = BTreeSet::new();
     let exact = Search::new(problem, &forest, &packing, &paid);
-    let best = if exact.steps(steps).is_some() { exact.run() } else { heuristic(problem, &forest) };
+    let best =
+        if exact.steps(steps).is_some() { exact.run() } else { place::without_exact(problem, &forest).ok() };
     best.map(|best| (forest, best))
-}
-
-fn heuristic(problem: &Problem<'_>, forest: &Forest) -> Option<Best> {
-    let plain = problem.on.spec.rules.is_empty();
-    let placed = if plain { greedy::place(problem, forest) } else { family::place(problem, forest) };
-    placed.ok()
 }
 
 /// The outermost domains with most room, as many as give ample room to every role.
@@ -181,6 +174,6 @@ fn inside_several(problem: &Problem<'_>) -> Option<(Forest, Best)> {
         return None;
     }
     let forest = Forest::build_of(problem, &kept);
-    let best = heuristic(problem, &forest)?;
+    let best = place::without_exact(problem, &forest).ok()?;
     alone.is_all(&best.units).then_some((forest, best))
 }

@@ -19,7 +19,7 @@ use crate::{
     dp::{Best, Search},
     explain, family, fast,
     forest::Forest,
-    greedy,
+    greedy::{self, Short},
     groups::Others,
     layout,
     narrow::{self, Narrow},
@@ -213,12 +213,19 @@ fn place_class(cluster: &Cluster, request: &Request<'_>, on: &OnClass) -> Result
     if let Some(picked) = quick {
         return Ok(finish_picked(&problem, &picked));
     }
-    let placed =
-        if rules.is_empty() { greedy::place(&problem, &forest) } else { family::place(&problem, &forest) };
-    match placed {
+    match without_exact(&problem, &forest) {
         Ok(best) => Ok(finish(&problem, &forest, &best, false)),
         Err(short) => Err(Reason::NotFound { states: short.tried }),
     }
+}
+
+/// The best that is found in a forest without exact search.
+///
+/// # Errors
+/// What fell short in the best try.
+pub fn without_exact(problem: &Problem<'_>, forest: &Forest) -> Result<Best, Short> {
+    let plain = problem.on.spec.rules.is_empty();
+    if plain { greedy::place(problem, forest) } else { family::place(problem, forest) }
 }
 
 /// Look-ups: all Preferred rules kept if that costs no unit.

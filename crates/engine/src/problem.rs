@@ -113,8 +113,12 @@ impl<'a> Problem<'a> {
         if tree.domain(self.top).depth >= within {
             return vec![self.top];
         }
-        let inside = |id: &DomainId| self.top == ROOT || tree.ancestors(*id).any(|outer| outer == self.top);
-        tree.at_depth(within).iter().copied().filter(inside).collect()
+        tree.at_depth(within).iter().copied().filter(|id| self.is_inside(*id)).collect()
+    }
+
+    /// Whether a domain lies inside the top.
+    pub fn is_inside(&self, id: DomainId) -> bool {
+        self.top == ROOT || self.cluster.tree.ancestors(id).any(|outer| outer == self.top)
     }
 
     /// Units of a role alone that fit the best allowed domain, by Required rules; now or empty.
@@ -142,16 +146,11 @@ impl<'a> Problem<'a> {
     /// Whether each pod of a role takes the room of at least one pod of another (or of itself): it goes to the same nodes
     /// and asks for no less.
     fn takes(&self, role: usize, other: usize) -> bool {
-        let asks = |of: usize, column: usize| {
-            let request = &self.on.spec.roles[of].request;
-            request.iter().find(|(c, _)| *c == column).map_or(0, |(_, amount)| *amount)
-        };
-        let (index, ids) = (&self.cluster.index, &self.on.ids);
-        let columns = self.on.spec.roles[other].request.iter().map(|(column, _)| *column);
+        let (index, ids, roles) = (&self.cluster.index, &self.on.ids, &self.on.spec.roles);
         // Counts that are capped would say too little.
         index.largest(ids[other].shape) < crate::MAX_PODS_PER_NODE as u16
             && index.same_nodes(ids[role].shape, ids[other].shape)
-            && columns.into_iter().all(|column| asks(role, column) >= asks(other, column))
+            && roles[other].request.iter().all(|(column, amount)| roles[role].asks(*column) >= *amount)
     }
 
     /// Roles of which each fits alone, and together they certainly do not: the one whose room is too small for its minimum

@@ -47,8 +47,8 @@ pub fn holdings<'a>(
         let class = gang.classes.iter().find(|c| Some(c.name.as_str()) == class).or(gang.classes.first());
         gang.roles.iter().find(|r| r.name == role).map(|r| r.pod_requests(class))
     };
-    let held = by_kind.into_iter().filter_map(|((role, class), slots)| Some((request(role, class)?, slots)));
-    held.collect::<Vec<_>>().into_iter().map(|(request, slots)| (cluster.amounts(&request), slots)).collect()
+    let held = by_kind.into_iter();
+    held.filter_map(|((role, class), slots)| Some((cluster.amounts(&request(role, class)?), slots))).collect()
 }
 
 /// What a placement just found will hold.

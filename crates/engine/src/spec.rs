@@ -113,6 +113,11 @@ pub struct RoleSpec {
 }
 
 impl RoleSpec {
+    /// What a pod asks of a column.
+    pub fn asks(&self, column: usize) -> i64 {
+        self.request.iter().find(|(c, _)| *c == column).map_or(0, |(_, amount)| *amount)
+    }
+
     /// Most units.
     pub fn max(&self) -> u32 {
         self.counts.last().copied().unwrap_or(0)

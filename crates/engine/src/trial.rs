@@ -108,10 +108,7 @@ impl<'a> Trial<'a> {
             return most.saturating_sub(u64::from(self.pods[role][part]));
         };
         let used = |column: usize| -> i64 {
-            let of = |(other, pods): (&RoleSpec, &Vec<u32>)| {
-                let amount = other.request.iter().find(|(c, _)| *c == column).map_or(0, |(_, a)| *a);
-                amount * i64::from(pods[part])
-            };
+            let of = |(other, pods): (&RoleSpec, &Vec<u32>)| other.asks(column) * i64::from(pods[part]);
             self.spec.roles.iter().zip(&self.pods).map(of).sum()
         };
         let request = &self.spec.roles[role].request;

@@ -102,14 +102,10 @@ fn is_as_good(problem: &Problem<'_>, here: &[u64], slot: Slot, other: Slot) -> b
     };
     let Some(node) = problem.cluster.node(other) else { return false };
     let roles = || (0..here.len()).filter(|role| here[*role] > 0);
-    let takes = |column: usize| -> i64 {
-        let of = |role: usize| {
-            let request = &problem.on.spec.roles[role].request;
-            let amount = request.iter().find(|(c, _)| *c == column).map_or(0, |(_, amount)| *amount);
-            amount.saturating_mul(here[role] as i64)
-        };
-        roles().map(of).sum()
+    let of = |role: usize, column: usize| {
+        problem.on.spec.roles[role].asks(column).saturating_mul(here[role] as i64)
     };
+    let takes = |column: usize| -> i64 { roles().map(|role| of(role, column)).sum() };
     let columns = roles().flat_map(|role| &problem.on.spec.roles[role].request).map(|(column, _)| *column);
     roles().all(same) && columns.into_iter().all(|column| node.left(column, false) >= takes(column))
 }

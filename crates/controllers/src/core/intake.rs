@@ -35,10 +35,10 @@ impl Core {
             }
             Event::Queue(Change::Gone(key, _)) => self.set_queue(&key.name, None, now),
             Event::Topology(Change::Set(topology)) if name_of(&topology.metadata) == TOPOLOGY_NAME => {
-                self.set_topology(TOPOLOGY_NAME, Some(topology), now);
+                self.set_topology(Some(topology), now);
             }
             Event::Topology(Change::Gone(key, _)) if key.name == TOPOLOGY_NAME => {
-                self.set_topology(TOPOLOGY_NAME, None, now);
+                self.set_topology(None, now);
             }
             Event::Class(Change::Set(class)) => self.set_class(&name_of(&class.metadata), Some(class), now),
             Event::Class(Change::Gone(key, _)) => self.set_class(&key.name, None, now),

@@ -4,12 +4,17 @@
 //!   nodes, gangs or the object changed ─▶ a pause ─▶ counted anew ─▶ differs? one write
 //! ```
 
+use kube::Resource;
+use kube::core::object::HasStatus;
 use muster_api::accelerator_class::AcceleratorClassStatus;
 use muster_api::condition::{self, Now};
 use muster_api::queue::{ClassUse, QueueStatus};
+use muster_api::topology::TOPOLOGY_NAME;
 use muster_api::{AcceleratorClass, Queue, Topology, common::DEFAULT_QUEUE};
+use muster_cluster::topology;
 use muster_model::Millis;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::gang::GangRt;
@@ -53,34 +58,54 @@ impl<K> Reports<K> {
         self.due
     }
 
-    /// Those to be looked at now: all that are not being written, whose outcome looks again.
-    fn take(&mut self, now: Millis) -> Vec<&K> {
+    /// Counts those that are to be looked at now, and writes what differs. One that is being written is not looked at: its
+    /// outcome looks again.
+    fn report(
+        &mut self,
+        kind: Reported,
+        now: Millis,
+        mut count: impl FnMut(&K, &mut K::Status),
+    ) -> Vec<Effect>
+    where
+        K: Resource + HasStatus<Status: Clone + Default + PartialEq + Serialize>,
+    {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
         }
         self.due = None;
-        let idle = self.objects.iter().filter(|(name, _)| !self.writing.contains(*name));
-        idle.map(|(_, object)| object).collect()
-    }
-
-    fn write(&mut self, kind: Reported, meta: &kube::api::ObjectMeta, status: Value) -> Effect {
-        let name = super::name_of(meta);
-        self.writing.insert(name.clone());
-        let version = meta.resource_version.clone().unwrap_or_default();
-        Effect::Report { kind, name, version, status: Box::new(status) }
+        let mut effects = Vec::new();
+        for (name, object) in &self.objects {
+            if self.writing.contains(name) {
+                continue;
+            }
+            let mut status = object.status().cloned().unwrap_or_default();
+            count(object, &mut status);
+            if object.status() == Some(&status) {
+                continue;
+            }
+            self.writing.insert(name.clone());
+            let version = object.meta().resource_version.clone().unwrap_or_default();
+            effects.push(Effect::Report {
+                kind,
+                name: name.clone(),
+                version,
+                status: Box::new(json!(status)),
+            });
+        }
+        effects
     }
 }
 
 impl Core {
     /// The Topology appeared, changed, or is gone: then the built-in levels are in force, and have no status.
-    pub(super) fn set_topology(&mut self, name: &str, object: Option<Topology>, now: Millis) {
+    pub(super) fn set_topology(&mut self, object: Option<Topology>, now: Millis) {
         let levels = |object: &Topology| object.spec.to_model();
-        let before = self.topologies.objects.get(name).map(levels).unwrap_or_default();
+        let before = self.topologies.objects.get(TOPOLOGY_NAME).map(levels).unwrap_or_default();
         let after = object.as_ref().map(levels).unwrap_or_default();
         if before != after {
             self.cluster.set_topology(after);
         }
-        self.topologies.set(name, object);
+        self.topologies.set(TOPOLOGY_NAME, object);
         self.count_again(Reported::Topology, now);
     }
 
@@ -116,55 +141,33 @@ impl Core {
 
     /// Writes those statuses of a kind that say something else.
     pub(super) fn report(&mut self, kind: Reported, now: Millis) {
-        match kind {
-            Reported::Topology => self.report_topologies(now),
-            Reported::Class => self.report_classes(now),
+        let effects = match kind {
+            Reported::Topology => {
+                let (devices, cluster) = (self.world.device_names(), &self.cluster);
+                self.topologies.report(kind, now, |object, status| {
+                    let (levels, generation) = (object.spec.to_model(), object.metadata.generation);
+                    *status =
+                        topology::status(&levels, cluster.nodes(), &devices, status, generation, &time(now));
+                })
+            }
+            Reported::Class => {
+                let cluster = &self.cluster;
+                self.reported_classes.report(kind, now, |object, status| {
+                    count_class(status, object, cluster.nodes(), now);
+                })
+            }
             Reported::Queue => self.report_queues(now),
-        }
-    }
-
-    fn report_topologies(&mut self, now: Millis) {
-        let devices = self.world.device_names();
-        let mut changed = Vec::new();
-        for object in self.topologies.take(now) {
-            let old = object.status.clone().unwrap_or_default();
-            let (levels, nodes) = (object.spec.to_model(), self.cluster.nodes());
-            let generation = object.metadata.generation;
-            let status =
-                muster_cluster::topology::status(&levels, nodes, &devices, &old, generation, &time(now));
-            if object.status.as_ref() != Some(&status) {
-                changed.push((object.metadata.clone(), json!(status)));
-            }
-        }
-        for (meta, status) in changed {
-            let effect = self.topologies.write(Reported::Topology, &meta, status);
+        };
+        for effect in effects {
             self.out.push(effect);
         }
     }
 
-    fn report_classes(&mut self, now: Millis) {
-        let mut changed = Vec::new();
-        for object in self.reported_classes.take(now) {
-            let mut status = object.status.clone().unwrap_or_default();
-            count_class(&mut status, object, self.cluster.nodes(), now);
-            if object.status.as_ref() != Some(&status) {
-                changed.push((object.metadata.clone(), json!(status)));
-            }
-        }
-        for (meta, status) in changed {
-            let effect = self.reported_classes.write(Reported::Class, &meta, status);
-            self.out.push(effect);
-        }
-    }
-
-    fn report_queues(&mut self, now: Millis) {
+    fn report_queues(&mut self, now: Millis) -> Vec<Effect> {
         // Each queue with those inside it, whose use is its own as well.
-        let parents: BTreeMap<String, Option<String>> = self
-            .reported_queues
-            .objects
-            .iter()
-            .map(|(name, queue)| (name.clone(), queue.spec.parent.clone()))
-            .collect();
+        let queues = self.reported_queues.objects.iter();
+        let parents: BTreeMap<String, Option<String>> =
+            queues.map(|(name, queue)| (name.clone(), queue.spec.parent.clone())).collect();
         let mut counted: BTreeMap<String, Use> = BTreeMap::new();
         for rt in self.gangs.values() {
             let own = Use::of(rt);
@@ -172,19 +175,10 @@ impl Core {
                 counted.entry(queue.to_owned()).or_default().add(&own);
             }
         }
-        let mut changed = Vec::new();
-        for object in self.reported_queues.take(now) {
-            let name = super::name_of(&object.metadata);
-            let mut status = object.status.clone().unwrap_or_default();
-            count_queue(&mut status, object, counted.get(&name), &parents, now);
-            if object.status.as_ref() != Some(&status) {
-                changed.push((object.metadata.clone(), json!(status)));
-            }
-        }
-        for (meta, status) in changed {
-            let effect = self.reported_queues.write(Reported::Queue, &meta, status);
-            self.out.push(effect);
-        }
+        self.reported_queues.report(Reported::Queue, now, |object, status| {
+            let own = counted.get(&super::name_of(&object.metadata));
+            count_queue(status, object, own, &parents, now);
+        })
     }
 
     /// What came of such a write. The watch brings what was written.

@@ -47,11 +47,7 @@ impl GangRt {
 
     /// That it can be placed, and which wishes of its templates are heeded only so far.
     fn valid(&self) -> Now {
-        let notes = self.object.spec.roles.iter().enumerate().flat_map(|(at, role)| {
-            let spec = role.template.spec.as_ref();
-            let review = spec.map(|spec| template::review(&format!("spec.roles[{at}].template.spec"), spec));
-            review.map(|review| review.notes).unwrap_or_default()
-        });
+        let notes = template::notes_of(&self.object.spec.roles);
         let said = template::sound("the specification can be placed", notes);
         Now::yes(condition::VALID, "Valid", said)
     }

@@ -41,7 +41,7 @@ impl Default for World {
 }
 
 impl World {
-    /// Takes in an AcceleratorClass, or its deletion.
+    /// Takes in an AcceleratorClass, or its deletion. Returns whether anything changed that others are judged by.
     pub fn set_class(&mut self, name: &str, class: Option<AcceleratorClass>) -> bool {
         match class.map(|class| class.spec) {
             Some(spec) => self.classes.insert(name.to_owned(), spec.clone()).as_ref() != Some(&spec),

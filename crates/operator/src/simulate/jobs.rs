@@ -187,15 +187,11 @@ impl Manifests {
     }
 
     fn of_gang(&self, key: ObjectKey, object: &Object, since: Millis) -> Job {
-        let reviews = object.spec.roles.iter().enumerate().map(|(at, role)| {
-            let spec = role.template.spec.clone().unwrap_or_default();
-            template::review(&format!("spec.roles[{at}].template.spec"), &spec)
-        });
         Job {
             key,
             kind: "Gang",
             gang: self.request(object, since),
-            notes: reviews.flat_map(|review| review.notes).map(|note| note.to_string()).collect(),
+            notes: template::notes_of(&object.spec.roles).map(|note| note.to_string()).collect(),
             fields: Fields::Gang,
         }
     }
