@@ -10,7 +10,7 @@ use muster_api::topology::TOPOLOGY_NAME;
 use muster_api::{AcceleratorClass, Gang, GangPhase, Queue, Topology};
 use muster_check::{PodView, Snapshot, Use};
 use muster_cluster::{Cluster, PodFacts, convert};
-use muster_controllers::core::{World as Known, plan_part};
+use muster_core::{World as Known, plan_part};
 use muster_model::GangState;
 use std::collections::BTreeMap;
 

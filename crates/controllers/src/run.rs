@@ -12,6 +12,8 @@ use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use muster_api::labels;
+use muster_core::effect::Outcome;
+use muster_core::{Config, Core, Counters, Event, Ticket, plan_part};
 use muster_model::Millis;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,10 +23,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::core::{Config, Core, Counters, Event, Ticket, plan_part};
-use crate::effect::Outcome;
 use crate::leader::{Elector, LeaseConfig, Term};
-use crate::watch::{Change, changes};
+use crate::watch::changes;
 use crate::writer::Writer;
 
 /// What a process of the operator shows of itself.
@@ -236,24 +236,6 @@ impl Operator {
 
 /// How many kinds are watched.
 const KINDS: usize = 9;
-
-impl Event {
-    /// Whether it says that a watch has delivered what there was.
-    fn synced(&self) -> bool {
-        matches!(
-            self,
-            Self::Node(Change::Synced)
-                | Self::Pod(Change::Synced)
-                | Self::Gang(Change::Synced)
-                | Self::Job(Change::Synced)
-                | Self::Queue(Change::Synced)
-                | Self::Topology(Change::Synced)
-                | Self::Class(Change::Synced)
-                | Self::Priority(Change::Synced)
-                | Self::Quota(Change::Synced)
-        )
-    }
-}
 
 /// Sleeps, or waits for ever.
 async fn sleep(pause: Option<Duration>) {

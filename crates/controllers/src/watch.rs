@@ -3,21 +3,11 @@
 use futures::{Stream, StreamExt};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
+use muster_core::Change;
 use muster_model::{ObjectKey, Uid};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-
-/// What happened to an object of a kind.
-#[derive(Debug)]
-pub enum Change<K> {
-    /// It is there, new or changed.
-    Set(K),
-    /// It is gone.
-    Gone(ObjectKey, Uid),
-    /// All that existed when the watch began has been reported. Sent once.
-    Synced,
-}
 
 /// Follows all objects that `api` sees. Errors are logged and tried again with growing delays; what vanished while
 /// the watch was broken is reported as gone. An object made again under its old name is first reported gone.

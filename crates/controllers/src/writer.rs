@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::effect::{Claims, Effect, Note, Outcome, Owned, OwnedKind, Probe};
 use crate::leader::{FENCE_POLICY, Term};
 use crate::volumes;
+use muster_core::effect::{Claims, Effect, Note, Outcome, Owned, OwnedKind, Probe};
 
 /// Field manager of all our writes.
 const MANAGER: &str = "fieldManager=muster";

@@ -7,8 +7,8 @@
 
 use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, ValueEnum};
-use muster_controllers::core::Limits;
-use muster_controllers::{Config, LeaseConfig, Operator, Options, SystemClock};
+use muster_controllers::{LeaseConfig, Operator, Options, SystemClock};
+use muster_core::{Config, Limits};
 use muster_model::{Millis, duration};
 use std::io::IsTerminal;
 use std::net::SocketAddr;

@@ -10,7 +10,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Client, Resource, ResourceExt, api::ObjectMeta};
 use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob, common::DEFAULT_QUEUE};
 use muster_cluster::template;
-use muster_controllers::{core::World, derive};
+use muster_core::{World, derive};
 use muster_model::{self as model, GangState, Millis, ObjectKey};
 use std::collections::BTreeSet;
 

@@ -16,7 +16,7 @@ use muster_cluster::{
     PodFacts, convert,
     seen::{SeenNode, SeenPod},
 };
-use muster_controllers::core::{plan_part, read_gang};
+use muster_core::{plan_part, read_gang};
 use muster_model::{Gang, GangState, ObjectKey};
 use serde::de::DeserializeOwned;
 use std::{

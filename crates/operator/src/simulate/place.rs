@@ -5,7 +5,7 @@
 //! ```
 
 use muster_cluster::Cluster;
-use muster_controllers::core::World;
+use muster_core::World;
 use muster_engine::{Decision, NodeView};
 use muster_model::{
     AcceleratorClass, Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Reason, Topology,

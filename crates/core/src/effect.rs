@@ -1,4 +1,4 @@
-//! What the core wants done, and what came of it. Effects are data; only [`crate::writer`] talks to the API server.
+//! What the core wants done, and what came of it. Effects are data; only the writer of the controllers crate talks to the API server.
 
 use muster_api::{GangStatus, TrainingJobStatus};
 use muster_cluster::template::Learned;

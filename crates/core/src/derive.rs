@@ -14,7 +14,7 @@ use muster_lifecycle::parallelism::{self, Elastic, Parallelism, Rule, Rules, Tra
 use muster_model::{Mode, Reason, Segment, topology::NVLINK_DOMAIN};
 use std::fmt;
 
-use crate::core::World;
+use crate::World;
 use crate::launch::framework;
 
 /// Name of the one role of a training job.

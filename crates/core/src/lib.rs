@@ -10,10 +10,15 @@
 //! either the old plan or the new one, and the next leader completes it.
 
 mod act;
+mod change;
 mod config;
+pub mod derive;
+pub mod effect;
 mod gang;
 mod intake;
 mod job;
+pub mod launch;
+pub mod manifest;
 mod needs;
 mod outbox;
 mod outcome;
@@ -27,6 +32,7 @@ mod status;
 mod tests;
 mod world;
 
+pub use change::Change;
 pub use config::{Config, Counters};
 pub use outbox::{Limits, Ticket};
 pub use read::{plan_part, read_gang};
@@ -43,7 +49,6 @@ use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Uid};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::effect::{Claims, Effect, Note, Reported};
-use crate::watch::Change;
 use gang::{GangRt, Proposal};
 use job::JobRt;
 use outbox::Outbox;
@@ -72,6 +77,24 @@ pub enum Event {
     Priority(Change<PriorityClass>),
     /// A ResourceQuota.
     Quota(Change<ResourceQuota>),
+}
+
+impl Event {
+    /// Whether it says that a watch has delivered what there was.
+    pub fn synced(&self) -> bool {
+        matches!(
+            self,
+            Self::Node(Change::Synced)
+                | Self::Pod(Change::Synced)
+                | Self::Gang(Change::Synced)
+                | Self::Job(Change::Synced)
+                | Self::Queue(Change::Synced)
+                | Self::Topology(Change::Synced)
+                | Self::Class(Change::Synced)
+                | Self::Priority(Change::Synced)
+                | Self::Quota(Change::Synced)
+        )
+    }
 }
 
 /// What the API server makes of a pod shape, learned by a dry run.

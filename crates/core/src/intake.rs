@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 use super::gang::GangRt;
 use super::{Core, Event, OUT_OF_SERVICE, Wake, name_of};
+use crate::Change;
 use crate::effect::Reported;
-use crate::watch::Change;
 
 impl Core {
     /// Takes in what a watch reported.

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use super::{Config, Core, Event, Ticket};
+use crate::Change;
 use crate::effect::{Claims, Effect, Outcome, Probe, Reported};
-use crate::watch::Change;
 
 /// What admission does to a pod.
 type Admission = fn(&mut PodSpec);
