@@ -22,7 +22,7 @@ const PURE: [&str; 4] = ["muster-model", "muster-engine", "muster-lifecycle", "m
 const PURE_MAY_USE: [&str; 2] = ["serde", "thiserror"];
 /// The core decides from Kubernetes' objects and writes JSON: it may know their types, and say what it does in the log.
 /// Its `clippy.toml` bans the client that comes with kube.
-const CORE_MAY_USE: [&str; 6] = ["kube", "k8s-openapi", "serde", "serde_json", "jiff", "tracing"];
+const CORE_MAY_USE: [&str; 7] = ["kube", "k8s-openapi", "serde", "serde_json", "jiff", "sha2", "tracing"];
 /// Arrows that hold for tests only: who, to whom.
 const ONLY_IN_TESTS: [(&str, &str); 2] = [
     // The oracle judges the engine.

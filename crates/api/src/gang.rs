@@ -342,6 +342,14 @@ pub struct GangStatus {
     pub last_generation: u64,
     /// Whether all pods of the plan's generation were created: one that is missing from then on is lost.
     pub launched: bool,
+    /// What the plan in force was made from: requests, tolerations and reach of its pods as admission left them. For the
+    /// operator: the plan is judged by this, whatever becomes of other objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::anything")]
+    pub basis: Option<serde_json::Value>,
+    /// Which of the plan's pods ended well, by their position in it, such as `0-31,40`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub done: Option<String>,
     /// What a Reserved plan waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Reservation>,

@@ -21,6 +21,8 @@ pub const INDEX: &str = "muster.dev/index";
 pub const GENERATION: &str = "muster.dev/generation";
 /// Annotation: epoch of the leader that wrote an object; the admission policy compares it with the Lease.
 pub const EPOCH: &str = "muster.dev/epoch";
+/// Annotation of a Gang: what it was derived from beside its workload's specification.
+pub const DERIVED: &str = "muster.dev/derived";
 /// Annotation: step of the last complete checkpoint, written by whoever reports progress.
 pub const CHECKPOINT_STEP: &str = "muster.dev/checkpoint-step";
 /// Finalizer on pods whose exit decides the outcome: it goes when the result is in the gang's status.

@@ -52,9 +52,9 @@ pub fn hosts_service(gang: &str, uid: &Uid) -> String {
     format!("{}-hosts", prefix(gang, uid))
 }
 
-/// Name of the ConfigMap with the hostfile.
-pub fn hostfile(gang: &str, uid: &Uid) -> String {
-    format!("{}-hostfile", prefix(gang, uid))
+/// Name of the ConfigMap with the hostfile of a plan: another plan has another.
+pub fn hostfile(gang: &str, uid: &Uid, generation: u64) -> String {
+    format!("{}-hosts-{generation}", prefix(gang, uid))
 }
 
 /// Name of a ConfigMap with a part of a large plan. `hash` is that of its text: another plan has other names.

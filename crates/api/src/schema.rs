@@ -30,6 +30,11 @@ pub fn conditions(generator: &mut SchemaGenerator) -> Schema {
 /// What `muster_model::quantity` reads, without a sign: no amount of a resource is negative.
 pub const QUANTITY: &str = r"^([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[mkMGTPE]|[eE][+-]?[0-9]+)?$";
 
+/// Any object: the API server looks at nothing in it.
+pub fn anything(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
 /// A quantity: a number or a text. The pattern holds for texts.
 pub fn quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true, "pattern": QUANTITY, "maxLength": 32 })

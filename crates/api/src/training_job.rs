@@ -300,6 +300,12 @@ pub struct TrainingJobStatus {
     /// When all pods of the first plan ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
+    /// Since when a plan has been in force without a break: what `activeDeadline` counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_since: Option<Time>,
+    /// For how many seconds plans were in force before that.
+    #[schemars(range(min = 0))]
+    pub active_seconds: i64,
     /// When it succeeded or failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,

@@ -90,7 +90,7 @@ fn derived_names_are_dns_labels_at_their_longest() {
     for name in [
         names::rank0_service(&gang, &uid),
         names::hosts_service(&gang, &uid),
-        names::hostfile(&gang, &uid),
+        names::hostfile(&gang, &uid, u64::from(u16::MAX)),
         names::leader_service(&gang, &uid, Some('w'), 262_143),
     ] {
         assert!(name.len() <= names::MAX_DERIVED, "{name} has {}", name.len());

@@ -19,5 +19,6 @@ pub mod template;
 pub mod topology;
 pub mod volumes;
 
-pub use pods::{PodEnd, PodFacts, PodPhase, Slot};
+pub use muster_model::Slot;
+pub use pods::{PodEnd, PodFacts, PodPhase};
 pub use state::Cluster;

@@ -2,21 +2,10 @@
 
 use k8s_openapi::api::core::v1 as core;
 use muster_api::labels;
-use muster_model::{Millis, NodeName, ObjectKey, PodTerm, Resources, Uid, UnitId};
+use muster_model::{Millis, NodeName, ObjectKey, PodTerm, Resources, Slot, Uid, UnitId};
 use std::collections::BTreeMap;
 
 use crate::convert;
-
-/// A pod's place in its gang: which unit, in which incarnation, and which of the unit's pods.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Slot {
-    /// The unit.
-    pub unit: UnitId,
-    /// The unit's incarnation.
-    pub incarnation: u64,
-    /// The pod's index within the unit.
-    pub index: u32,
-}
 
 /// `status.phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

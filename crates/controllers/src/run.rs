@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use muster_api::labels;
-use muster_core::effect::Outcome;
+use muster_core::want::Outcome;
 use muster_core::{Config, Core, Counters, Event, Ticket, plan_part};
 use muster_model::Millis;
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ impl Operator {
             for ticket in core.take(now) {
                 let writer = writer.clone();
                 flying.spawn(async move {
-                    let outcome = writer.perform(&ticket.effect).await;
+                    let outcome = writer.perform(&ticket.want).await;
                     (ticket, outcome)
                 });
             }
@@ -189,7 +189,7 @@ impl Operator {
     /// Tells the core what came of an effect. False when the term is over.
     fn land(&self, core: &mut Core, landed: Result<(Ticket, Outcome), JoinError>) -> bool {
         match landed {
-            Ok((ticket, outcome)) => core.done(ticket, outcome, self.clock.millis()),
+            Ok((ticket, outcome)) => core.done(&ticket, outcome, self.clock.millis()),
             Err(error) => {
                 // What it was about is not known any more: a new term begins by looking at everything.
                 tracing::error!(%error, "a write ended without an outcome; standing again");
@@ -230,12 +230,17 @@ impl Operator {
         all.push(changes(Api::all(client.clone()), config()).map(Event::Class).boxed());
         all.push(changes(Api::all(client.clone()), config()).map(Event::Priority).boxed());
         all.push(changes(Api::all(client.clone()), config()).map(Event::Quota).boxed());
+        let ours = || config().labels(labels::GANG_UID);
+        all.push(changes(Api::all(client.clone()), ours()).map(Event::Service).boxed());
+        all.push(changes(Api::all(client.clone()), ours()).map(Event::ConfigMap).boxed());
+        all.push(changes(Api::all(client.clone()), config()).map(Event::Limits).boxed());
+        all.push(changes(Api::all(client.clone()), config()).map(Event::Runtime).boxed());
         all
     }
 }
 
 /// How many kinds are watched.
-const KINDS: usize = 9;
+const KINDS: usize = 13;
 
 /// Sleeps, or waits for ever.
 async fn sleep(pause: Option<Duration>) {

@@ -7,6 +7,8 @@ use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::client::Body;
+use kube::core::PartialObjectMeta;
+use muster_api::labels;
 use muster_cluster::PodFacts;
 use muster_cluster::seen::SeenPod;
 use muster_cluster::template::Learned;
@@ -19,17 +21,16 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::leader::{FENCE_POLICY, Term};
 use crate::volumes;
-use muster_core::effect::{Claims, Effect, Note, Outcome, Owned, OwnedKind, Probe};
+use muster_core::want::{Base, Child, Claims, Kind, Note, Outcome, Probe, Want};
 
 /// Field manager of all our writes.
 const MANAGER: &str = "fieldManager=muster";
 const JSON: &str = "application/json";
 /// Of an answer we read the metadata at most: the server need not send the rest back.
 pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const MERGE: &str = "application/merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
 
-/// Performs effects under one term of leadership.
+/// Performs wants under one term of leadership.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -46,56 +47,57 @@ impl Writer {
     }
 
     /// Does it and says what came of it.
-    pub async fn perform(&self, effect: &Effect) -> Outcome {
-        match effect {
-            Effect::CreatePod { pod, body, .. } => self.create_pod(pod, body).await,
-            Effect::ProbePod { namespace, body, .. } => match self.probe(namespace, body).await {
+    pub async fn perform(&self, want: &Want) -> Outcome {
+        match want {
+            Want::CreatePod { pod, body, .. } => self.create_pod(pod, body).await,
+            Want::EndPod { pod, uid, delete, release } => self.end_pod(pod, uid, *delete, *release).await,
+            Want::Probe { namespace, body, .. } => match self.probe(namespace, body).await {
                 Ok(probe) => Outcome::Probed(Box::new(probe)),
                 Err(outcome) => outcome,
             },
-            Effect::DeletePod { pod, uid, force } => {
-                self.delete(&pod_path(pod), uid, force.then_some(0)).await
-            }
-            Effect::ReleasePod { pod, uid, keep } => {
-                let path = format!("{}?{MANAGER}", pod_path(pod));
-                self.patch(&path, MERGE, &finalizers(uid, keep)).await
-            }
-            Effect::WriteGang { gang, version, status, chunks } => {
-                for chunk in chunks {
-                    let path = format!("{}?{MANAGER}", OwnedKind::ConfigMap.path(&gang.namespace));
-                    match self.send(Method::POST, &path, JSON, to_bytes(chunk)).await {
-                        // Named by content: one that exists is the same.
-                        Ok(_) | Err(Outcome::Conflict) => {}
-                        Err(outcome) => return outcome,
+            Want::WriteGang { gang, version, status, parts, .. } => {
+                for part in parts {
+                    if let Err(outcome) = self.part(part).await {
+                        return outcome;
                     }
                 }
-                self.status(&object_path(OwnedKind::Gang, gang), version, json!(status)).await
+                self.status(&path(Kind::Gang, gang), version, json!(status)).await
             }
-            Effect::Ensure { object, exists } => self.ensure(object, *exists).await,
-            Effect::DeleteOwned { kind, key, uid } => self.delete(&object_path(*kind, key), uid, None).await,
-            Effect::ReleaseGang { gang, uid, keep } => {
-                let path = format!("{}?{MANAGER}", object_path(OwnedKind::Gang, gang));
-                self.patch(&path, MERGE, &finalizers(uid, keep)).await
+            Want::ReadGang { gang } => {
+                match self.ask(Method::GET, &path(Kind::Gang, gang), JSON, Vec::new()).await {
+                    Ok(answer) => match serde_json::from_slice(&answer) {
+                        Ok(gang) => Outcome::Gang(Box::new(gang)),
+                        Err(error) => Outcome::Transient(error.to_string()),
+                    },
+                    Err(outcome) => outcome,
+                }
             }
-            Effect::WriteJob { job, version, status } => {
-                self.status(&object_path(OwnedKind::Job, job), version, json!(status)).await
+            Want::Apply(child) => self.apply(child).await,
+            Want::Delete { kind, key, uid } => self.delete(&path(*kind, key), uid, None).await,
+            Want::Guard { gang, base, patch, .. } => {
+                self.json_patch(&path(Kind::Gang, gang), base, patch).await
             }
-            Effect::Report { kind, name, version, status } => {
-                self.status(&format!("{}/{name}", kind.path()), version, Value::clone(status)).await
+            Want::WriteJob { job, version, status } => {
+                self.status(&path(Kind::Job, job), version, json!(status)).await
             }
-            Effect::Tell(note) => {
-                let path = format!("/api/v1/namespaces/{}/events?{MANAGER}", note.about.namespace);
+            Want::Report { kind, key, version, status } => {
+                self.status(&path(*kind, key), version, Value::clone(status)).await
+            }
+            Want::Tell(note) => {
+                let path = format!("{}?{MANAGER}", Kind::Event.path(&note.about.namespace));
                 self.reply(Method::POST, &path, JSON, to_bytes(&self.event(note))).await
             }
         }
     }
 
     async fn create_pod(&self, pod: &ObjectKey, body: &[u8]) -> Outcome {
-        let path = format!("/api/v1/namespaces/{}/pods?{MANAGER}", pod.namespace);
-        match self.send(Method::POST, &path, JSON, body.to_vec()).await {
-            // The watch brings the pod; parsing it here as well would cost more than the rest of this function.
-            Ok(_) => Outcome::Done { version: None, uid: None },
-            Err(Outcome::Conflict) => match self.ask(Method::GET, &pod_path(pod), JSON, Vec::new()).await {
+        let collection = format!("{}?{MANAGER}", Kind::Pod.path(&pod.namespace));
+        match self.send(Method::POST, &collection, JSON, body.to_vec()).await {
+            Ok(answer) => done(&answer),
+            Err(Outcome::Conflict) => match self
+                .ask(Method::GET, &path(Kind::Pod, pod), JSON, Vec::new())
+                .await
+            {
                 Ok(answer) => {
                     facts(&answer).map_or_else(Outcome::Transient, |f| Outcome::Exists(Box::new(f)))
                 }
@@ -142,30 +144,119 @@ impl Writer {
         Ok(probe)
     }
 
-    async fn ensure(&self, object: &Owned, exists: bool) -> Outcome {
-        let collection = object.kind.path(&object.key.namespace);
-        if !exists {
-            let path = format!("{collection}?{MANAGER}");
-            match self.reply(Method::POST, &path, JSON, to_bytes(&object.body)).await {
-                Outcome::Conflict => {}
-                outcome => return outcome,
+    /// Deletes a pod and takes our finalizer off it. The deletion goes first: a pod that is let go but not deleted would
+    /// be nobody's.
+    async fn end_pod(
+        &self,
+        pod: &ObjectKey,
+        uid: &Uid,
+        delete: Option<bool>,
+        release: Option<usize>,
+    ) -> Outcome {
+        let object = path(Kind::Pod, pod);
+        if let Some(force) = delete {
+            let outcome = self.delete(&object, uid, force.then_some(0)).await;
+            if release.is_none() || !matches!(outcome, Outcome::Done { .. }) {
+                return outcome;
             }
         }
-        self.patch(&format!("{collection}/{}?{MANAGER}", object.key.name), MERGE, &object.body).await
+        let Some(position) = release else { return Outcome::Done { version: None, uid: None } };
+        let finalizer = format!("/metadata/finalizers/{position}");
+        let patch = json!([
+            { "op": "test", "path": "/metadata/uid", "value": uid },
+            { "op": "test", "path": finalizer, "value": labels::RESULT_FINALIZER },
+            { "op": "remove", "path": finalizer },
+        ]);
+        match self.patch(&format!("{object}?{MANAGER}"), &patch).await {
+            // Another pod, or other finalizers than those that were seen.
+            Outcome::Refused(_) => Outcome::Conflict,
+            outcome => outcome,
+        }
+    }
+
+    /// Creates a part of a large plan. It is named by its content: one that exists is the same, if it exists.
+    async fn part(&self, part: &Value) -> Result<(), Outcome> {
+        let text = |field: &str| part["metadata"][field].as_str().unwrap_or_default();
+        let key = ObjectKey::new(text("namespace"), text("name"));
+        let kind = if part["kind"] == "ConfigMap" { Kind::ConfigMap } else { Kind::Part };
+        let collection = format!("{}?{MANAGER}", kind.path(&key.namespace));
+        match self.send(Method::POST, &collection, JSON, to_bytes(part)).await {
+            Ok(_) => Ok(()),
+            // A conflict may also be one over a quota, and then the part is not there.
+            Err(Outcome::Conflict) => {
+                let there = self.ask(Method::GET, &path(kind, &key), JSON, Vec::new()).await;
+                let there: Value = match there {
+                    Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+                    Err(Outcome::Gone) => {
+                        return Err(Outcome::Transient(format!("{} could not be created yet", key.name)));
+                    }
+                    Err(outcome) => return Err(outcome),
+                };
+                let same = |field: &str| there.get(field) == part.get(field);
+                if same("data") && same("spec") {
+                    Ok(())
+                } else {
+                    Err(Outcome::Refused(format!("{} exists with another content; delete it", key.name)))
+                }
+            }
+            Err(outcome) => Err(outcome),
+        }
+    }
+
+    /// Creates a child, or brings it up to date from how it was observed. One of the name that is somebody else's is
+    /// never adopted.
+    async fn apply(&self, child: &Child) -> Outcome {
+        if let Some(base) = &child.base {
+            return self.json_patch(&path(child.kind, &child.key), base, &child.patch).await;
+        }
+        let collection = format!("{}?{MANAGER}", child.kind.path(&child.key.namespace));
+        match self.reply(Method::POST, &collection, JSON, to_bytes(&child.body)).await {
+            Outcome::Conflict => {}
+            // The collection always exists: what is not found is the namespace.
+            Outcome::Gone => {
+                return Outcome::Refused(format!("namespace {:?} does not exist", child.key.namespace));
+            }
+            outcome => return outcome,
+        }
+        let there = self.send(Method::GET, &path(child.kind, &child.key), JSON, Vec::new()).await;
+        let there: PartialObjectMeta = match there {
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(object) => object,
+                Err(error) => return Outcome::Transient(error.to_string()),
+            },
+            Err(Outcome::Gone) => return Outcome::Transient("it could not be created yet".into()),
+            Err(outcome) => return outcome,
+        };
+        let mut owners = there.metadata.owner_references.unwrap_or_default().into_iter();
+        match owners.find(|owner| owner.controller == Some(true)) {
+            // Ours: the watch shows how it is.
+            Some(owner) if owner.uid == child.owner.0 => Outcome::Conflict,
+            Some(owner) => Outcome::Foreign(format!("belongs to {} {:?}", owner.kind, owner.name)),
+            None => Outcome::Foreign("belongs to nobody".into()),
+        }
+    }
+
+    /// A JSON patch of an object as it was observed.
+    async fn json_patch(&self, object: &str, base: &Base, patch: &Value) -> Outcome {
+        let mut all = vec![
+            json!({ "op": "test", "path": "/metadata/uid", "value": base.uid }),
+            json!({ "op": "replace", "path": "/metadata/resourceVersion", "value": base.version }),
+        ];
+        all.extend(patch.as_array().into_iter().flatten().cloned());
+        self.patch(&format!("{object}?{MANAGER}"), &Value::Array(all)).await
     }
 
     /// Replaces a status as a whole, if the object still has this version: one atomic compare-and-swap.
     async fn status(&self, object: &str, version: &str, status: Value) -> Outcome {
-        let path = format!("{object}/status?{MANAGER}");
         let patch = json!([
             { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
             { "op": "add", "path": "/status", "value": status },
         ]);
-        self.patch(&path, JSON_PATCH, &patch).await
+        self.patch(&format!("{object}/status?{MANAGER}"), &patch).await
     }
 
-    async fn patch(&self, path: &str, content: &str, patch: &Value) -> Outcome {
-        self.reply(Method::PATCH, path, content, to_bytes(patch)).await
+    async fn patch(&self, path: &str, patch: &Value) -> Outcome {
+        self.reply(Method::PATCH, path, JSON_PATCH, to_bytes(patch)).await
     }
 
     async fn delete(&self, path: &str, uid: &Uid, grace: Option<i64>) -> Outcome {
@@ -181,22 +272,8 @@ impl Writer {
     }
 
     async fn reply(&self, method: Method, path: &str, content: &str, body: Vec<u8>) -> Outcome {
-        #[derive(serde::Deserialize, Default)]
-        #[serde(rename_all = "camelCase")]
-        struct Meta {
-            resource_version: Option<String>,
-            uid: Option<Uid>,
-        }
-        #[derive(serde::Deserialize, Default)]
-        struct Answer {
-            #[serde(default)]
-            metadata: Meta,
-        }
         match self.send(method, path, content, body).await {
-            Ok(bytes) => {
-                let answer: Answer = serde_json::from_slice(&bytes).unwrap_or_default();
-                Outcome::Done { version: answer.metadata.resource_version, uid: answer.metadata.uid }
-            }
+            Ok(bytes) => done(&bytes),
             Err(outcome) => outcome,
         }
     }
@@ -243,14 +320,13 @@ impl Writer {
 
     fn event(&self, note: &Note) -> Value {
         let now = self.clock.now();
-        let core = ["Pod", "Service", "Node"].contains(&note.kind);
         json!({
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": { "generateName": format!("{}.", note.about.name), "namespace": note.about.namespace },
             "involvedObject": {
-                "apiVersion": if core { "v1" } else { "muster.dev/v1alpha1" },
-                "kind": note.kind,
+                "apiVersion": "muster.dev/v1alpha1",
+                "kind": note.kind.name(),
                 "namespace": note.about.namespace,
                 "name": note.about.name,
                 "uid": note.uid,
@@ -277,22 +353,19 @@ fn truncated(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
-fn pod_path(pod: &ObjectKey) -> String {
-    format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+fn path(kind: Kind, key: &ObjectKey) -> String {
+    format!("{}/{}", kind.path(&key.namespace), key.name)
 }
 
-fn object_path(kind: OwnedKind, key: &ObjectKey) -> String {
-    format!("{}/{}", kind.path(&key.namespace), key.name)
+/// What an answer with an object's metadata says.
+fn done(answer: &[u8]) -> Outcome {
+    let object: Option<PartialObjectMeta> = serde_json::from_slice(answer).ok();
+    let meta = object.map(|object| object.metadata).unwrap_or_default();
+    Outcome::Done { version: meta.resource_version, uid: meta.uid.map(Uid) }
 }
 
 fn to_bytes(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
-}
-
-/// A merge patch that leaves these finalizers; the UID makes it fail for another object of the name.
-fn finalizers(uid: &Uid, keep: &[String]) -> Value {
-    let keep = if keep.is_empty() { Value::Null } else { json!(keep) };
-    json!({ "metadata": { "uid": uid, "finalizers": keep } })
 }
 
 fn facts(bytes: &[u8]) -> Result<PodFacts, String> {

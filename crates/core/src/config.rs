@@ -3,17 +3,16 @@
 use muster_model::Millis;
 use std::collections::BTreeMap;
 
-use super::Limits;
+use crate::Limits;
+use muster_lifecycle::gang::Patience;
 
 /// How patient the operator is.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How long a pod may wait for its kubelet (or, pinned, for kube-scheduler) before other nodes are taken.
-    pub start_limit: Millis,
+    /// How long pods may take to start.
+    pub patience: Patience,
     /// How long a node may be not Ready before what runs there counts as lost.
     pub node_grace: Millis,
-    /// How long a node that refused a pod is not used for that gang again.
-    pub avoid_for: Millis,
     /// How long the other pods of a gang may go on after its outcome is decided.
     pub drain: Millis,
     /// Least time between two status writes that only report progress.
@@ -25,10 +24,9 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            start_limit: 60_000,
+            patience: Patience::default(),
             // The node controller has already waited 40 to 50 s before Ready turns Unknown; this only skips blips.
             node_grace: 5_000,
-            avoid_for: 600_000,
             drain: 30_000,
             progress_every: 2_000,
             limits: Limits::default(),

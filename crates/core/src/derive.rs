@@ -49,6 +49,8 @@ impl fmt::Display for Problem {
 pub struct Derived {
     /// Accelerator classes as the job names them; empty for any.
     pub classes: Vec<String>,
+    /// Accelerators of a node, as the pods' size was derived from.
+    pub node_devices: u32,
     /// Accelerators of one pod.
     pub devices: u32,
     /// Data-parallel replicas in a unit.
@@ -72,9 +74,15 @@ pub fn review(spec: &TrainingJobSpec) -> Review {
     template::review("spec.template.spec", &spec.template.spec.clone().unwrap_or_default())
 }
 
-/// Derives, and adds what is wrong to `problems`.
-pub fn derive(spec: &TrainingJobSpec, world: &World, problems: &mut Vec<Problem>) -> Option<Derived> {
-    let derived = numbers(spec, world, problems);
+/// Derives, and adds what is wrong to `problems`. `frozen`: the accelerators of a node from which a plan in force was
+/// derived; then nodes that came or went since change nothing.
+pub fn derive(
+    spec: &TrainingJobSpec,
+    world: &World,
+    frozen: Option<u32>,
+    problems: &mut Vec<Problem>,
+) -> Option<Derived> {
+    let derived = numbers(spec, world, frozen, problems);
     problems.extend(review(spec).refused.into_iter().filter_map(|reason| match reason {
         Reason::Invalid { field, message, remedy } => Some(Problem { field, message, remedy }),
         _ => None,
@@ -82,9 +90,14 @@ pub fn derive(spec: &TrainingJobSpec, world: &World, problems: &mut Vec<Problem>
     derived
 }
 
-fn numbers(spec: &TrainingJobSpec, world: &World, problems: &mut Vec<Problem>) -> Option<Derived> {
+fn numbers(
+    spec: &TrainingJobSpec,
+    world: &World,
+    frozen: Option<u32>,
+    problems: &mut Vec<Problem>,
+) -> Option<Derived> {
     let classes = classes(spec, world, problems)?;
-    let per_pod = spec.accelerator.per_pod.or_else(|| {
+    let per_pod = spec.accelerator.per_pod.or(frozen).or_else(|| {
         // Pods must fit the smallest of the allowed nodes.
         classes.iter().map(|(_, class)| world.gpus_per_node(class)).min()
     });
@@ -96,7 +109,9 @@ fn numbers(spec: &TrainingJobSpec, world: &World, problems: &mut Vec<Problem>) -
         ));
         return None;
     };
-    check_nvlink(spec, &classes, world, problems);
+    if frozen.is_none() {
+        check_nvlink(spec, &classes, world, problems);
+    }
     let axes = &spec.parallelism;
     let elastic = spec.elastic.clone().unwrap_or_default();
     let rule = |rule: &PlacementRule| Rule { level: rule.within.clone(), mode: rule.mode };
@@ -127,6 +142,7 @@ fn numbers(spec: &TrainingJobSpec, world: &World, problems: &mut Vec<Problem>) -
     match parallelism::derive(&training) {
         Ok(derived) => Some(Derived {
             classes: spec.accelerator.classes.clone(),
+            node_devices: gpus_per_pod,
             devices: derived.devices_per_pod,
             replicas_per_unit: derived.replicas_per_unit,
             pods_per_unit: derived.pods_per_unit,

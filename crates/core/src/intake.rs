@@ -1,273 +1,301 @@
 //! What the watches report, taken into the core's state; decisions come later, in [`Core::advance`].
 
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use kube::api::ObjectMeta;
 use muster_api::Gang as Object;
+use muster_api::labels;
 use muster_api::topology::TOPOLOGY_NAME;
 use muster_cluster::{PodFacts, convert};
 use muster_model::{Millis, NodeName, ObjectKey, Uid};
-use std::collections::BTreeSet;
 
-use super::gang::GangRt;
-use super::{Core, Event, OUT_OF_SERVICE, Wake, name_of};
-use crate::Change;
-use crate::effect::Reported;
+use crate::change::{Change, Event};
+use crate::gang::{self, GangRt};
+use crate::want::{Facet, Kind, Target};
+use crate::{Core, key_of, name_of, uid_of};
 
 impl Core {
     /// Takes in what a watch reported.
     pub fn apply(&mut self, event: Event, now: Millis) {
+        self.shared.at(now);
         match event {
-            Event::Node(Change::Set(node)) => self.set_node(&node.0, now),
-            Event::Node(Change::Gone(key, _)) => self.remove_node(&NodeName::from(key.name), now),
-            Event::Pod(Change::Set(pod)) => self.set_pod(&pod.0, now),
+            Event::Node(Change::Set(node)) => {
+                let (node, warnings) = convert::node(&node.0);
+                self.shared.warn(warnings);
+                self.set_node(node);
+            }
+            Event::Node(Change::Gone(key, uid)) => self.remove_node(&NodeName::from(key.name), &uid),
+            Event::Pod(Change::Set(pod)) => self.set_pod(&pod.0),
             Event::Pod(Change::Gone(_, uid)) => self.remove_pod(&uid),
-            Event::Gang(change) => {
-                self.count_again(Reported::Queue, now);
-                match change {
-                    Change::Set(gang) => self.set_gang(gang),
-                    Change::Gone(key, uid) => self.remove_gang(&key, &uid),
-                    Change::Synced => {}
-                }
-            }
+            Event::Gang(Change::Set(gang)) => self.set_gang(gang),
+            Event::Gang(Change::Gone(key, uid)) => self.remove_gang(&key, &uid),
             Event::Job(Change::Set(job)) => self.set_job(job),
-            Event::Job(Change::Gone(key, uid)) => self.remove_job(&key, &uid),
-            Event::Queue(Change::Set(queue)) => {
-                self.set_queue(&name_of(&queue.metadata), Some(queue), now);
-            }
-            Event::Queue(Change::Gone(key, _)) => self.set_queue(&key.name, None, now),
+            Event::Job(Change::Gone(key, uid)) => self.remove_workload(Kind::Job, &key, &uid),
+            Event::Queue(Change::Set(queue)) => self.set_queue(&name_of(&queue.metadata), Some(queue)),
+            Event::Queue(Change::Gone(key, _)) => self.set_queue(&key.name, None),
             Event::Topology(Change::Set(topology)) if name_of(&topology.metadata) == TOPOLOGY_NAME => {
-                self.set_topology(Some(topology), now);
+                self.set_topology(Some(topology));
             }
-            Event::Topology(Change::Gone(key, _)) if key.name == TOPOLOGY_NAME => {
-                self.set_topology(None, now);
-            }
-            Event::Class(Change::Set(class)) => self.set_class(&name_of(&class.metadata), Some(class), now),
-            Event::Class(Change::Gone(key, _)) => self.set_class(&key.name, None, now),
+            Event::Topology(Change::Gone(key, _)) if key.name == TOPOLOGY_NAME => self.set_topology(None),
+            Event::Class(Change::Set(class)) => self.set_class(&name_of(&class.metadata), Some(class)),
+            Event::Class(Change::Gone(key, _)) => self.set_class(&key.name, None),
             Event::Priority(Change::Set(class)) => {
-                self.world.set_priority(&name_of(&class.metadata), Some(&class));
+                self.shared.world.set_priority(&name_of(&class.metadata), Some(&class));
                 self.judge_all_again();
             }
             Event::Priority(Change::Gone(key, _)) => {
-                self.world.set_priority(&key.name, None);
+                self.shared.world.set_priority(&key.name, None);
                 self.judge_all_again();
             }
-            Event::Quota(change) => self.apply_quota(change),
+            Event::Quota(change) => self.apply_quota(&change),
+            Event::Service(Change::Set(object)) => self.set_child(Kind::Service, &object.metadata),
+            Event::Service(Change::Gone(key, _)) => self.remove_child(Kind::Service, &key),
+            Event::ConfigMap(Change::Set(object)) => self.set_child(Kind::ConfigMap, &object.metadata),
+            Event::ConfigMap(Change::Gone(key, _)) => self.remove_child(Kind::ConfigMap, &key),
+            Event::Limits(Change::Set(object)) => {
+                self.admission_changed(Some(&object.metadata.namespace.unwrap_or_default()));
+            }
+            Event::Limits(Change::Gone(key, _)) => self.admission_changed(Some(&key.namespace)),
+            Event::Runtime(Change::Set(_) | Change::Gone(..)) => self.admission_changed(None),
             Event::Topology(_)
             | Event::Node(Change::Synced)
             | Event::Pod(Change::Synced)
+            | Event::Gang(Change::Synced)
             | Event::Job(Change::Synced)
             | Event::Queue(Change::Synced)
             | Event::Class(Change::Synced)
-            | Event::Priority(Change::Synced) => {}
+            | Event::Priority(Change::Synced)
+            | Event::Service(Change::Synced)
+            | Event::ConfigMap(Change::Synced)
+            | Event::Limits(Change::Synced)
+            | Event::Runtime(Change::Synced) => {}
         }
     }
 
-    fn apply_quota(&mut self, change: Change<ResourceQuota>) {
-        let (key, changed) = match change {
-            Change::Set(quota) => {
-                let key = ObjectKey::new(
-                    quota.metadata.namespace.clone().unwrap_or_default(),
-                    name_of(&quota.metadata),
-                );
-                let changed = self.world.set_quota(&key, Some(&quota));
-                (key, changed)
-            }
-            Change::Gone(key, _) => {
-                let changed = self.world.set_quota(&key, None);
-                (key, changed)
-            }
+    fn apply_quota(&mut self, change: &Change<ResourceQuota>) {
+        let (key, quota) = match change {
+            Change::Set(quota) => (key_of(&quota.metadata), Some(quota)),
+            Change::Gone(key, _) => (key.clone(), None),
             Change::Synced => return,
         };
-        if changed {
-            let waiting =
-                self.gangs.iter().filter(|(gang, rt)| gang.namespace == key.namespace && rt.plan.is_none());
-            self.dirty_gangs.extend(waiting.map(|(key, _)| key.clone()));
+        if self.shared.world.set_quota(&key, quota) {
+            self.touch_waiting(Some(&key.namespace));
         }
     }
 
-    /// Something that every gang and job is judged by has changed.
-    pub(super) fn judge_all_again(&mut self) {
-        for rt in self.gangs.values_mut() {
-            rt.told = None;
-        }
-        self.dirty_gangs.extend(self.gangs.keys().cloned());
-        self.dirty_jobs.extend(self.jobs.keys().cloned());
-    }
-
-    fn warn(&mut self, warnings: Vec<String>) {
-        for warning in warnings {
-            if self.warned.len() < 10_000 && self.warned.insert(warning.clone()) {
-                tracing::warn!("{warning}");
+    /// What admission makes of pods may have changed: those that wait are asked about anew.
+    fn admission_changed(&mut self, namespace: Option<&str>) {
+        self.shared.shapes.forget(namespace);
+        for rt in self.gangs.values_mut().filter(|rt| rt.life.waiting().is_some()) {
+            if namespace.is_none_or(|namespace| rt.key.namespace == namespace) {
+                rt.told = None;
             }
         }
+        self.touch_waiting(namespace);
     }
 
-    fn set_node(&mut self, object: &Node, now: Millis) {
-        let (node, warnings) = convert::node(object);
-        self.warn(warnings);
-        let name = node.name.clone();
-        let before = self.cluster.node(&name).cloned();
-        let ready = node.ready;
-        let out_of_service = node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
-        if before.as_ref().is_some_and(|before| before.allocatable != node.allocatable)
-            && self.distrusted.remove(&name).is_some()
-        {
-            self.cluster.trust(&name);
+    fn touch_waiting(&mut self, namespace: Option<&str>) {
+        let waiting = self.gangs.values_mut().filter(|rt| {
+            rt.life.waiting().is_some() && namespace.is_none_or(|namespace| rt.key.namespace == namespace)
+        });
+        for rt in waiting {
+            rt.request_stale = true;
+            self.shared.dirty_gangs.insert(rt.key.clone());
         }
-        let again = before.as_ref().is_some_and(|before| before.uid != node.uid);
-        if !self.cluster.set_node(node) {
+    }
+
+    /// Something that every gang and workload is judged by has changed.
+    pub(crate) fn judge_all_again(&mut self) {
+        for rt in self.gangs.values_mut() {
+            rt.request_stale = true;
+            if rt.life.waiting().is_some() {
+                rt.told = None;
+            }
+        }
+        self.shared.dirty_gangs.extend(self.gangs.keys().cloned());
+        self.shared.dirty_workloads.extend(self.workloads.keys().cloned());
+    }
+
+    fn set_pod(&mut self, object: &Pod) {
+        let (pod, warnings) = PodFacts::of(object);
+        let shared = &mut self.shared;
+        shared.warn(warnings);
+        self.pod_moved(&pod);
+        let shared = &mut self.shared;
+        shared.desk.seen(&Target { kind: Kind::Pod, facet: Facet::End, key: pod.key.clone() });
+        let before = shared.cluster.pod(&pod.uid);
+        let ends = pod.terminal() && before.is_some_and(|before| !before.terminal());
+        let freed = pod.terminal().then(|| pod.node.clone()).flatten();
+        let key = pod.gang.as_ref().and_then(|uid| shared.by_uid.get(uid)).cloned();
+        if let Some(rt) = key.and_then(|key| self.gangs.get_mut(&key)) {
+            if rt.see_pod(&pod, shared.now.at) {
+                shared.dirty_gangs.insert(rt.key.clone());
+            }
+            let refused = ends && !pod.started && rt.owns(&pod) && !rt.stray(&pod);
+            let planned = refused.then(|| rt.planned_requests(&pod)).flatten();
+            let role = pod.slot.as_ref().and_then(|slot| rt.role(&slot.unit.role));
+            let shape = role.filter(|_| refused).map(|role| rt.shape_of(role));
+            shared.cluster.set_pod(pod.clone());
+            if let Some((node, planned)) = pod.node.as_ref().zip(planned) {
+                shared.believe(node, &pod, &planned);
+            }
+            if let Some(shape) = shape {
+                shared.shapes.forget_shape(&shape);
+            }
+        } else {
+            let orphan = shared.started && pod.gang.is_some();
+            shared.cluster.set_pod(pod.clone());
+            if orphan {
+                gang::remove_orphan(shared, &pod);
+            }
+        }
+        if let Some(node) = freed {
+            self.shared.room_on(&node);
+        }
+    }
+
+    /// A pod whose labels or owner were changed by hand stands for its place no more: that place has lost it.
+    fn pod_moved(&mut self, pod: &PodFacts) {
+        let Some(before) = self.shared.cluster.pod(&pod.uid) else { return };
+        if before.gang == pod.gang && before.slot == pod.slot {
             return;
         }
-        self.nodes_changed = true;
-        self.count_again(Reported::Topology, now);
-        self.count_again(Reported::Class, now);
-        if ready {
-            self.unready.remove(&name);
-        } else if !self.unready.contains_key(&name) {
-            self.unready.insert(name.clone(), now);
-            self.wakes.insert((now + self.config.node_grace, Wake::Node(name.clone())));
-        }
-        if again {
-            self.lose_node(&name, "was deleted and made again");
-        }
-        if out_of_service {
-            self.lose_node(&name, "is out of service");
-        }
-        self.touch_node(&name);
-    }
-
-    fn remove_node(&mut self, name: &NodeName, now: Millis) {
-        self.cluster.remove_node(name);
-        self.count_again(Reported::Topology, now);
-        self.count_again(Reported::Class, now);
-        self.nodes_changed = true;
-        self.unready.remove(name);
-        self.distrusted.remove(name);
-        self.lose_node(name, "is gone");
-        self.touch_node(name);
-    }
-
-    /// Looks again at the gangs that a node concerns.
-    fn touch_node(&mut self, name: &NodeName) {
-        for map in [&self.gangs_on, &self.waiting_for_room] {
-            for key in map.get(name).into_iter().flatten() {
-                if let Some(rt) = self.gangs.get_mut(key) {
-                    rt.sweep = true;
-                }
-                self.dirty_gangs.insert(key.clone());
-            }
-        }
-    }
-
-    pub(super) fn lose_node(&mut self, name: &NodeName, why: &str) {
-        for key in self.gangs_on.get(name).cloned().unwrap_or_default() {
-            if let Some(rt) = self.gangs.get_mut(&key) {
-                rt.slots.lose_node(name, why);
-                self.dirty_gangs.insert(key);
-            }
-        }
-    }
-
-    fn set_pod(&mut self, object: &Pod, now: Millis) {
-        let (pod, warnings) = PodFacts::of(object);
-        self.warn(warnings);
-        let freed = pod.terminal().then(|| pod.node.clone()).flatten();
-        if let Some(key) = pod.gang.as_ref().and_then(|uid| self.by_uid.get(uid)).cloned()
-            && let Some(rt) = self.gangs.get_mut(&key)
-            && rt.see_pod(&pod)
+        let key = before.gang.as_ref().and_then(|uid| self.shared.by_uid.get(uid)).cloned();
+        if let Some(rt) = key.and_then(|key| self.gangs.get_mut(&key))
+            && rt.owns(before)
+            && let Some(slot) = &before.slot
         {
-            self.dirty_gangs.insert(key);
-        }
-        let short = pod.end.as_ref().is_some_and(|end| end.reason.starts_with("OutOf"));
-        if let Some(node) =
-            pod.node.clone().filter(|_| short && !pod.started && self.cluster.pod(&pod.uid).is_some())
-        {
-            self.distrust(&node, &pod, now);
-        }
-        self.cluster.set_pod(pod);
-        if let Some(node) = freed {
-            self.room_on(&node);
+            rt.life.vanished(slot, &pod.uid, &pod.key.name);
+            self.shared.dirty_gangs.insert(rt.key.clone());
         }
     }
 
     fn remove_pod(&mut self, uid: &Uid) {
-        let Some(pod) = self.cluster.remove_pod(uid) else { return };
-        if let Some(key) = pod.gang.as_ref().and_then(|uid| self.by_uid.get(uid)).cloned() {
-            if let Some(rt) = self.gangs.get_mut(&key) {
-                rt.slots.vanished(&pod);
-                rt.deleting.remove(uid);
-                rt.releasing.remove(uid);
+        let shared = &mut self.shared;
+        let Some(pod) = shared.cluster.remove_pod(uid) else { return };
+        shared.desk.forget(&Target { kind: Kind::Pod, facet: Facet::End, key: pod.key.clone() });
+        let key = pod.gang.as_ref().and_then(|uid| shared.by_uid.get(uid)).cloned();
+        if let Some(rt) = key.and_then(|key| self.gangs.get_mut(&key)) {
+            if let Some(slot) = pod.slot.as_ref().filter(|_| rt.owns(&pod)) {
+                rt.life.vanished(slot, uid, &pod.key.name);
             }
-            self.dirty_gangs.insert(key);
+            shared.dirty_gangs.insert(rt.key.clone());
         }
         if let Some(node) = &pod.node {
-            self.room_on(node);
+            shared.room_on(node);
         }
     }
 
-    /// A pod left a node: others may wait for the room.
-    pub(super) fn room_on(&mut self, node: &NodeName) {
-        self.dirty_gangs.extend(self.waiting_for_room.get(node).into_iter().flatten().cloned());
-    }
-
-    fn set_gang(&mut self, object: Object) {
-        let key =
-            ObjectKey::new(object.metadata.namespace.clone().unwrap_or_default(), name_of(&object.metadata));
-        let uid = Uid(object.metadata.uid.clone().unwrap_or_default());
+    pub(crate) fn set_gang(&mut self, object: Object) {
+        let key = key_of(&object.metadata);
+        let uid = uid_of(&object.metadata);
+        self.count_again(Kind::Queue);
+        if self.gangs.get(&key).is_some_and(|rt| rt.uid != uid) {
+            let old = self.gangs.get(&key).map(|rt| rt.uid.clone()).unwrap_or_default();
+            self.remove_gang(&key, &old);
+        }
+        let shared = &mut self.shared;
+        for facet in [Facet::Object, Facet::End] {
+            shared.desk.seen(&Target { kind: Kind::Gang, facet, key: key.clone() });
+        }
         if let Some(rt) = self.gangs.get_mut(&key) {
-            rt.see(object, &self.chunks);
-            self.after_commit(&key);
+            let before = rt.owner.clone();
+            rt.see(object, shared);
+            shared.index_owner(&key, before.as_ref(), rt.owner.as_ref());
+            gang::index_nodes(shared, rt);
+            shared.touch_owner(rt);
         } else {
-            self.by_uid.insert(uid.clone(), key.clone());
-            let mut rt = GangRt::new(object, &self.chunks);
+            shared.by_uid.insert(uid.clone(), key.clone());
+            let mut rt = GangRt::new(object, shared);
             // Its pods may have been seen before it.
-            for pod in self.cluster.pods_of(&uid) {
-                rt.slots.observe(pod);
-                rt.checkpoint_step = rt.checkpoint_step.max(pod.checkpoint_step);
+            let pods: Vec<PodFacts> = shared.cluster.pods_of(&uid).cloned().collect();
+            for pod in &pods {
+                rt.see_pod(pod, shared.now.at);
             }
+            shared.index_owner(&key, None, rt.owner.as_ref());
+            for ((kind, _), meta) in shared.strays.remove(&uid).unwrap_or_default() {
+                if meta.namespace.as_ref() == Some(&key.namespace) {
+                    rt.see_child(shared, kind, &meta);
+                }
+            }
+            gang::index_nodes(shared, &mut rt);
+            shared.touch_owner(&rt);
             self.gangs.insert(key.clone(), rt);
-            self.after_commit(&key);
         }
-        if let Some(job) = self.job_of(&key) {
-            self.dirty_jobs.insert(job);
-        }
-        self.dirty_gangs.insert(key);
-    }
-
-    /// Keeps the index from nodes to gangs in step with a gang's committed plan.
-    pub(super) fn after_commit(&mut self, key: &ObjectKey) {
-        let Some(rt) = self.gangs.get_mut(key) else { return };
-        let planned: BTreeSet<NodeName> = rt.slots.iter().map(|planned| planned.node.clone()).collect();
-        let before = std::mem::replace(&mut rt.indexed, planned.clone());
-        for node in before.difference(&planned) {
-            if let Some(gangs) = self.gangs_on.get_mut(node) {
-                gangs.remove(key);
-            }
-        }
-        for node in planned.difference(&before) {
-            self.gangs_on.entry(node.clone()).or_default().insert(key.clone());
-        }
+        self.shared.dirty_gangs.insert(key.clone());
+        self.touch_namesakes(&key);
     }
 
     fn remove_gang(&mut self, key: &ObjectKey, uid: &Uid) {
-        self.cluster.remove_gang(key, uid);
-        self.by_uid.remove(uid);
-        self.creating.remove(key);
-        if let Some(rt) = self.gangs.get(key).filter(|rt| rt.uid() == *uid) {
-            for (map, nodes) in [(&mut self.gangs_on, &rt.indexed), (&mut self.waiting_for_room, &rt.blocked)]
-            {
-                for node in nodes {
-                    if let Some(gangs) = map.get_mut(node) {
-                        gangs.remove(key);
-                    }
-                }
-            }
-            self.gangs.remove(key);
+        let shared = &mut self.shared;
+        shared.cluster.remove_gang(key, uid);
+        shared.by_uid.remove(uid);
+        if self.gangs.get(key).is_some_and(|rt| rt.uid == *uid)
+            && let Some(mut rt) = self.gangs.remove(key)
+        {
+            shared.creating.remove(key);
+            shared.uncreated.remove(key);
+            gang::forget(shared, &mut rt);
+            shared.index_owner(key, rt.owner.as_ref(), None);
+            shared.touch_owner(&rt);
         }
-        self.dirty_jobs.extend(self.jobs.contains_key(key).then(|| key.clone()));
+        // What is left of it has nobody else to let it go.
+        let orphans: Vec<PodFacts> = self.shared.cluster.pods_of(uid).cloned().collect();
+        for pod in &orphans {
+            gang::remove_orphan(&mut self.shared, pod);
+        }
+        self.count_again(Kind::Queue);
+        self.touch_namesakes(key);
     }
 
-    /// The job that a gang belongs to: the one of its name.
-    pub(super) fn job_of(&self, gang: &ObjectKey) -> Option<ObjectKey> {
-        self.jobs.contains_key(gang).then(|| gang.clone())
+    /// Lets go of pods whose gang is gone.
+    pub(crate) fn release_orphans(&mut self) {
+        let shared = &mut self.shared;
+        let unknown: Vec<Uid> = shared
+            .cluster
+            .gangs_with_pods()
+            .filter(|uid| !shared.by_uid.contains_key(uid))
+            .cloned()
+            .collect();
+        for uid in unknown {
+            let pods: Vec<PodFacts> = shared.cluster.pods_of(&uid).cloned().collect();
+            for pod in &pods {
+                gang::remove_orphan(shared, pod);
+            }
+        }
+    }
+
+    fn set_child(&mut self, kind: Kind, meta: &ObjectMeta) {
+        let Some(uid) = meta.labels.as_ref().and_then(|all| all.get(labels::GANG_UID)) else { return };
+        let (key, uid) = (key_of(meta), Uid(uid.clone()));
+        let shared = &mut self.shared;
+        for facet in [Facet::Object, Facet::End] {
+            shared.desk.seen(&Target { kind, facet, key: key.clone() });
+        }
+        let gang = shared.by_uid.get(&uid).filter(|gang| gang.namespace == key.namespace).cloned();
+        match gang.and_then(|gang| self.gangs.get_mut(&gang)) {
+            Some(rt) => rt.see_child(shared, kind, meta),
+            // Its gang may be seen later in the first sync.
+            None => {
+                shared.strays.entry(uid).or_default().insert((kind, key), meta.clone());
+            }
+        }
+    }
+
+    fn remove_child(&mut self, kind: Kind, key: &ObjectKey) {
+        let shared = &mut self.shared;
+        for facet in [Facet::Object, Facet::End] {
+            shared.desk.forget(&Target { kind, facet, key: key.clone() });
+        }
+        let name = (kind, key.clone());
+        shared.strays.retain(|_, children| {
+            children.remove(&name);
+            !children.is_empty()
+        });
+        let gang = shared.child_of.remove(&name);
+        if let Some(rt) = gang.and_then(|gang| self.gangs.get_mut(&gang)) {
+            rt.children.remove(&(kind, key.name.clone()));
+            rt.look_at_children = true;
+            shared.dirty_gangs.insert(rt.key.clone());
+        }
     }
 }

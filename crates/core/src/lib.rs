@@ -1,208 +1,113 @@
-//! The decisions of the operator, without a clock or a server.
+//! The decisions of the operator, without a clock or a server: facts in, wants out.
 //!
 //! ```text
-//!   watch events ─apply─▶ Core ─advance(now)─▶ Effects (outbox) ─writer─▶ Outcomes ─done─▶ Core …
-//!                          │ cluster (engine) · world · gangs · jobs
+//!   watch events ─apply─▶ facts: cluster (engine) · world · nodes · workloads · gangs
+//!                           │ advance(now): workloads want gangs · gangs live (lifecycle::gang) · the engine decides
+//!                           ▼
+//!                         desk: one want for each object ─take─▶ tickets ─writer─▶ outcomes ─done─▶ the same facts
 //! ```
 //!
 //! One rule orders everything: what is done to pods follows from what is *committed* in a Gang's status. A decision
 //! first becomes a status write; only when that has succeeded do pods appear or go. So a crash at any point leaves
 //! either the old plan or the new one, and the next leader completes it.
+//!
+//! A gang or workload is handed to the functions that judge it, beside [`Shared`]: what all of them use.
 
-mod act;
 mod change;
 mod config;
 pub mod derive;
-pub mod effect;
+mod desk;
 mod gang;
 mod intake;
-mod job;
 pub mod launch;
 pub mod manifest;
-mod needs;
-mod outbox;
+mod nodes;
 mod outcome;
 mod read;
-mod recover;
 mod reports;
-mod settle;
-mod slots;
-mod status;
+mod shapes;
+mod shared;
 #[cfg(test)]
 mod tests;
+pub mod want;
+mod workload;
 mod world;
 
-pub use change::Change;
+pub use change::{Change, Event, Partial};
 pub use config::{Config, Counters};
-pub use outbox::{Limits, Ticket};
+pub use desk::{Limits, Ticket};
+pub use muster_lifecycle::Now;
 pub use read::{plan_part, read_gang};
-
-use k8s_openapi::api::core::v1::ResourceQuota;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
-use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob};
-use muster_cluster::Cluster;
-use muster_cluster::seen::{SeenNode, SeenPod};
-use muster_cluster::template::Learned;
-use muster_engine::{Decision, How};
-use muster_lifecycle::recovery::Step;
-use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Uid};
-use std::collections::{BTreeMap, BTreeSet};
-
-use crate::effect::{Claims, Effect, Note, Reported};
-use gang::{GangRt, Proposal};
-use job::JobRt;
-use outbox::Outbox;
-use reports::Reports;
 pub use world::World;
 
-/// Something that a watch reported.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "an event is moved once, from the watch into the core")]
-pub enum Event {
-    /// A Node.
-    Node(Change<SeenNode>),
-    /// A Pod.
-    Pod(Change<SeenPod>),
-    /// A Gang.
-    Gang(Change<Object>),
-    /// A TrainingJob.
-    Job(Change<TrainingJob>),
-    /// A Queue.
-    Queue(Change<Queue>),
-    /// A Topology.
-    Topology(Change<Topology>),
-    /// An AcceleratorClass.
-    Class(Change<AcceleratorClass>),
-    /// A PriorityClass.
-    Priority(Change<PriorityClass>),
-    /// A ResourceQuota.
-    Quota(Change<ResourceQuota>),
-}
+use muster_api::{AcceleratorClass, Queue, Topology};
+use muster_cluster::Cluster;
+use muster_engine::{Decision, How as Found};
+use muster_lifecycle::gang::How;
+use muster_model::{Millis, NodeName, ObjectKey, Plan, Uid};
+use std::collections::{BTreeMap, BTreeSet};
 
-impl Event {
-    /// Whether it says that a watch has delivered what there was.
-    pub fn synced(&self) -> bool {
-        matches!(
-            self,
-            Self::Node(Change::Synced)
-                | Self::Pod(Change::Synced)
-                | Self::Gang(Change::Synced)
-                | Self::Job(Change::Synced)
-                | Self::Queue(Change::Synced)
-                | Self::Topology(Change::Synced)
-                | Self::Class(Change::Synced)
-                | Self::Priority(Change::Synced)
-                | Self::Quota(Change::Synced)
-        )
-    }
-}
-
-/// What the API server makes of a pod shape, learned by a dry run.
-#[derive(Clone, Debug)]
-enum Shape {
-    /// Asked; these gangs wait.
-    Asked(BTreeSet<ObjectKey>),
-    /// What came of it, and when.
-    Known(Box<Learned>, Claims, Millis),
-}
+use gang::GangRt;
+use reports::Reports;
+use shared::{Shared, Wake};
+use workload::Workload;
 
 /// The core.
 pub struct Core {
-    config: Config,
-    epoch: i64,
-    cluster: Cluster,
-    world: World,
+    shared: Shared,
     gangs: BTreeMap<ObjectKey, GangRt>,
-    by_uid: BTreeMap<Uid, ObjectKey>,
-    jobs: BTreeMap<ObjectKey, JobRt>,
-    out: Outbox,
-    dirty_gangs: BTreeSet<ObjectKey>,
-    dirty_jobs: BTreeSet<ObjectKey>,
-    /// Gangs with pods to create now, and those pods' positions.
-    creating: BTreeMap<ObjectKey, std::collections::VecDeque<muster_cluster::Slot>>,
-    /// Gang whose creation was served last: creations go round.
-    served: Option<ObjectKey>,
-    wakes: BTreeSet<(Millis, Wake)>,
-    /// Nodes that are not Ready, since when.
-    unready: BTreeMap<NodeName, Millis>,
-    /// Node → gangs whose plan names it.
-    gangs_on: BTreeMap<NodeName, BTreeSet<ObjectKey>>,
-    /// Node → gangs with a pod that waits for room there.
-    waiting_for_room: BTreeMap<NodeName, BTreeSet<ObjectKey>>,
-    /// Nodes whose kubelet has less than its status promises, and until when they are not trusted.
-    distrusted: BTreeMap<NodeName, Millis>,
-    shapes: BTreeMap<u64, Shape>,
-    /// Parts of large plans, by ConfigMap name.
-    chunks: BTreeMap<String, String>,
-    nodes_changed: bool,
-    topologies: Reports<Topology>,
-    reported_classes: Reports<AcceleratorClass>,
-    reported_queues: Reports<Queue>,
-    counters: Counters,
-    warned: BTreeSet<String>,
+    workloads: BTreeMap<Uid, Box<dyn Workload>>,
+    reports: AllReports,
 }
 
-/// Something to look at again at a given time.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Wake {
-    Gang(ObjectKey),
-    Job(ObjectKey),
-    Node(NodeName),
-    Report(Reported),
+/// The small objects whose statuses are counted from others.
+#[derive(Debug, Default)]
+struct AllReports {
+    topologies: Reports<Topology>,
+    classes: Reports<AcceleratorClass>,
+    queues: Reports<Queue>,
 }
 
 impl Core {
     /// A core for a term of leadership.
     pub fn new(config: Config, epoch: i64) -> Self {
         Self {
-            out: Outbox::new(config.limits),
-            config,
-            epoch,
-            cluster: Cluster::new(),
-            world: World::default(),
+            shared: Shared::new(config, epoch),
             gangs: BTreeMap::new(),
-            by_uid: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            dirty_gangs: BTreeSet::new(),
-            dirty_jobs: BTreeSet::new(),
-            creating: BTreeMap::new(),
-            served: None,
-            wakes: BTreeSet::new(),
-            unready: BTreeMap::new(),
-            gangs_on: BTreeMap::new(),
-            waiting_for_room: BTreeMap::new(),
-            distrusted: BTreeMap::new(),
-            shapes: BTreeMap::new(),
-            chunks: BTreeMap::new(),
-            nodes_changed: true,
-            topologies: Reports::default(),
-            reported_classes: Reports::default(),
-            reported_queues: Reports::default(),
-            counters: Counters::default(),
-            warned: BTreeSet::new(),
+            workloads: BTreeMap::new(),
+            reports: AllReports::default(),
         }
     }
 
     /// All that exists has been taken in: from now on a pod that is missing is missing.
     pub fn start(&mut self) {
+        self.shared.started = true;
         for rt in self.gangs.values_mut() {
-            rt.start();
+            rt.read_plan_again(&self.shared);
+            rt.life.start();
+            self.shared.dirty_gangs.insert(rt.key.clone());
         }
+        self.release_orphans();
     }
 
     /// Parts of large plans, read before the first event.
-    pub fn load_chunks(&mut self, chunks: BTreeMap<String, String>) {
-        self.chunks = chunks;
+    pub fn load_chunks(&mut self, parts: BTreeMap<String, String>) {
+        self.shared.parts = parts;
+    }
+
+    /// How far wall time is ahead of the monotonic time that all calls are given: milliseconds to add.
+    pub fn set_wall_offset(&mut self, wall_minus_monotonic: Millis) {
+        self.shared.wall_offset = wall_minus_monotonic;
     }
 
     /// Counters for metrics.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.shared.counters
     }
 
     /// The cluster's state, to read.
     pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+        &self.shared.cluster
     }
 
     /// Gangs by phase, for metrics.
@@ -216,153 +121,119 @@ impl Core {
 
     /// Goes as far as it can without the server's answers.
     pub fn advance(&mut self, now: Millis) {
-        while let Some((at, _)) = self.wakes.first() {
-            if *at > now {
-                break;
-            }
-            if let Some((_, wake)) = self.wakes.pop_first() {
-                self.wake(wake, now);
-            }
+        self.shared.at(now);
+        while let Some((at, _)) = self.shared.wakes.first()
+            && *at <= now
+            && let Some((_, wake)) = self.shared.wakes.pop_first()
+        {
+            self.wake(wake);
         }
-        if std::mem::take(&mut self.nodes_changed) && self.world.look_at_nodes(&self.cluster) {
+        self.judge_nodes();
+        if std::mem::take(&mut self.shared.nodes_changed)
+            && self.shared.world.look_at_nodes(&self.shared.cluster)
+        {
             self.judge_all_again();
         }
-        for key in std::mem::take(&mut self.dirty_jobs) {
-            self.settle_job(&key, now);
-        }
-        self.settle_dirty(now);
-        self.decide(now);
-        self.settle_dirty(now);
-        for key in std::mem::take(&mut self.dirty_jobs) {
-            self.settle_job(&key, now);
-        }
-        self.create_pods(now);
+        self.settle_workloads();
+        self.settle_gangs();
+        self.decide();
+        self.settle_gangs();
+        self.settle_workloads();
+        self.create_pods();
     }
 
-    fn settle_dirty(&mut self, now: Millis) {
-        for key in std::mem::take(&mut self.dirty_gangs) {
-            self.settle(&key, now);
+    fn settle_gangs(&mut self) {
+        for key in std::mem::take(&mut self.shared.dirty_gangs) {
+            if let Some(rt) = self.gangs.get_mut(&key) {
+                gang::settle(&mut self.shared, rt);
+            }
         }
     }
 
-    fn wake(&mut self, wake: Wake, now: Millis) {
+    fn settle_workloads(&mut self) {
+        for uid in std::mem::take(&mut self.shared.dirty_workloads) {
+            if let Some(workload) = self.workloads.get_mut(&uid) {
+                workload::settle(&mut self.shared, &self.gangs, workload.as_mut());
+            }
+        }
+    }
+
+    fn wake(&mut self, wake: Wake) {
         match wake {
             Wake::Gang(key) => {
                 if let Some(rt) = self.gangs.get_mut(&key) {
-                    rt.sweep = true;
+                    rt.sweep_all();
                 }
-                self.dirty_gangs.insert(key);
+                self.shared.dirty_gangs.insert(key);
             }
-            Wake::Job(key) => {
-                self.dirty_jobs.insert(key);
+            Wake::Workload(uid) => {
+                self.shared.dirty_workloads.insert(uid);
             }
-            Wake::Report(kind) => self.report(kind, now),
-            Wake::Node(name) => {
-                if self.unready.get(&name).is_some_and(|since| since + self.config.node_grace <= now) {
-                    self.lose_node(&name, "is not ready");
-                }
-                if self.distrusted.get(&name).is_some_and(|until| *until <= now) {
-                    self.distrusted.remove(&name);
-                    self.cluster.trust(&name);
-                }
-            }
+            Wake::Report(kind) => self.report(kind),
+            Wake::Node(name) => self.shared.look_at_belief(&name),
+            Wake::Turn => {}
         }
     }
 
     /// Asks the engine, and keeps its decisions as proposals.
-    fn decide(&mut self, now: Millis) {
+    fn decide(&mut self) {
         /// At most so many decisions before their writes are sent: deciding and writing overlap, and an answer waits no
         /// longer than they take.
         const BATCH: usize = 32;
-        let decisions = self.cluster.decide(now, BATCH);
-        self.counters.decisions += decisions.len() as u64;
+        let now = self.shared.now.at;
+        let decisions = self.shared.cluster.decide(now, BATCH);
+        self.shared.counters.decisions += decisions.len() as u64;
         if decisions.len() == BATCH {
             // More may wait: come back at once.
-            self.wakes.insert((now, Wake::Node(NodeName::from(""))));
+            self.shared.wakes.insert((now, Wake::Turn));
         }
         for decision in decisions {
-            match decision {
-                Decision::Place { key, uid, placement, how } => {
-                    let Some(rt) = self.gangs.get_mut(&key).filter(|rt| rt.uid() == uid) else { continue };
-                    if let Some(loss) = &rt.loss
-                        && !loss.steps.contains(&rung(how))
-                    {
-                        // The ladder does not allow what the engine found: as if it had found nothing.
-                        rt.refusal = Some(Reason::NotFound { states: 1 });
-                        rt.told = None;
-                        self.dirty_gangs.insert(key);
-                        continue;
-                    }
-                    let plan = rt.next_plan(placement);
-                    rt.proposal = Some(Proposal { plan, loss: rt.loss.clone(), how });
-                    rt.refusal = None;
-                    self.dirty_gangs.insert(key);
-                }
-                Decision::Refuse { key, uid, reason } => {
-                    let Some(rt) = self.gangs.get_mut(&key).filter(|rt| rt.uid() == uid) else { continue };
-                    rt.refusal = Some(reason);
-                    self.dirty_gangs.insert(key);
-                }
+            let (Decision::Place { key, uid, .. } | Decision::Refuse { key, uid, .. }) = &decision;
+            let Some(rt) = self.gangs.get_mut(key).filter(|rt| rt.uid == *uid) else { continue };
+            self.shared.dirty_gangs.insert(key.clone());
+            let taken = match decision {
+                Decision::Place { placement, how, .. } => rt.life.decided(&rt.terms, placement, how_of(how)),
+                Decision::Refuse { reason, .. } => rt.life.refused(reason),
+            };
+            if !taken {
+                // It was asked for something that is not wanted any more: told anew, it forgets that.
+                rt.told = None;
             }
         }
     }
 
     /// Takes what may begin now.
     pub fn take(&mut self, now: Millis) -> Vec<Ticket> {
-        self.out.take(now)
+        self.shared.desk.take(now)
     }
 
     /// When something is due although nothing happens.
     pub fn next_wake(&self) -> Option<Millis> {
-        let wake = self.wakes.first().map(|(at, _)| *at);
-        [wake, self.out.next_due()].into_iter().flatten().min()
+        let shared = &self.shared;
+        if !shared.dirty_gangs.is_empty() || !shared.dirty_workloads.is_empty() {
+            return Some(shared.now.at);
+        }
+        let wake = shared.wakes.first().map(|(at, _)| *at);
+        [wake, shared.desk.next_due(), shared.nodes.next()].into_iter().flatten().min()
     }
 
     /// Whether there is nothing to do until something happens.
     pub fn idle(&self) -> bool {
-        self.out.idle()
-            && self.dirty_gangs.is_empty()
-            && self.dirty_jobs.is_empty()
-            && self.creating.is_empty()
-    }
-
-    fn tell(
-        &mut self,
-        kind: &'static str,
-        about: &ObjectKey,
-        uid: Uid,
-        reason: &str,
-        message: String,
-        warning: bool,
-    ) {
-        self.out.push(Effect::Tell(Box::new(Note {
-            kind,
-            about: about.clone(),
-            uid,
-            reason: reason.to_owned(),
-            message,
-            warning,
-        })));
-    }
-
-    /// Tells about a gang: on its job, where users look, else on the gang itself.
-    fn tell_gang(&mut self, key: &ObjectKey, reason: &str, message: String, warning: bool) {
-        if let Some(job) = self.jobs.get(key) {
-            let uid = job.uid();
-            self.tell("TrainingJob", key, uid, reason, message, warning);
-        } else if let Some(rt) = self.gangs.get(key) {
-            let uid = rt.uid();
-            self.tell("Gang", key, uid, reason, message, warning);
-        }
+        let shared = &self.shared;
+        shared.desk.idle()
+            && shared.dirty_gangs.is_empty()
+            && shared.dirty_workloads.is_empty()
+            && shared.creating.is_empty()
     }
 }
 
-/// The rung of the recovery ladder that a placement stands for.
-fn rung(how: How) -> Step {
-    match how {
-        How::Replaced => Step::ReplaceNode,
-        How::Shrunk => Step::Shrink,
-        How::Moved | How::Fresh => Step::Requeue,
+/// How the engine came to a placement, in the terms of a gang's life.
+fn how_of(found: Found) -> How {
+    match found {
+        Found::Fresh => How::Fresh,
+        Found::Replaced => How::Replaced,
+        Found::Shrunk => How::Shrunk,
+        Found::Moved => How::Moved,
     }
 }
 
@@ -371,6 +242,21 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 fn name_of(meta: &kube::api::ObjectMeta) -> String {
     meta.name.clone().unwrap_or_default()
+}
+
+fn key_of(meta: &kube::api::ObjectMeta) -> ObjectKey {
+    ObjectKey::new(meta.namespace.clone().unwrap_or_default(), name_of(meta))
+}
+
+fn uid_of(meta: &kube::api::ObjectMeta) -> Uid {
+    Uid(meta.uid.clone().unwrap_or_default())
+}
+
+/// The object that controls another, by its owner references.
+fn controller_of(
+    meta: &kube::api::ObjectMeta,
+) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
 /// Sums of a plan for people: "256 pods on 256 nodes".
@@ -386,7 +272,7 @@ fn plan_words(plan: &Plan) -> String {
 }
 
 /// Accelerators that a plan holds.
-fn plan_devices(plan: &Plan, gang: &Object) -> u32 {
+fn plan_devices(plan: &Plan, gang: &muster_api::Gang) -> u32 {
     let per_pod = |role: &str| gang.spec.roles.iter().find(|r| r.name == role).map_or(0, |r| r.devices);
     plan.units.iter().map(|unit| unit.placed.nodes.len() as u32 * per_pod(&unit.placed.id.role)).sum()
 }

@@ -7,11 +7,14 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use muster_api::{Gang as Object, plan_codec::CHUNK_KEY};
 use muster_cluster::template::Learned;
-use muster_model::{Gang, Reason};
+use muster_model::{Gang, Reason, Resources};
 use std::collections::BTreeMap;
 
-use super::World;
-use super::gang::{GangRt, Wanted};
+use crate::gang::GangRt;
+use crate::shared::Shared;
+use crate::{Config, World};
+use muster_lifecycle::gang::Ask;
+use muster_model::GangState;
 
 /// Name and text of a part of a large plan; `None` if the ConfigMap is none.
 pub fn plan_part(map: ConfigMap) -> Option<(String, String)> {
@@ -30,19 +33,31 @@ pub fn read_gang(
     chunks: &BTreeMap<String, String>,
     learned: &dyn Fn(&str) -> Option<Learned>,
 ) -> Result<Option<Gang>, Reason> {
-    let rt = GangRt::new(object, chunks);
-    if rt.wanted(false) == Some(Wanted::Inactive) {
-        return Ok(None);
-    }
-    if let Some(error) = &rt.unreadable {
+    let mut shared = Shared::new(Config::default(), 0);
+    shared.parts.clone_from(chunks);
+    let rt = GangRt::new(object, &shared);
+    if let Err(error) = &rt.life.committed().plan {
         return Err(Reason::Invalid {
             field: "status.plan".into(),
             message: format!("cannot be read: {error}"),
             remedy: "the operator places the gang anew".into(),
         });
     }
-    let request = world.request(&rt.object, learned, rt.since())?;
-    let blocked = rt.plan.is_none() && world.quota_refusal(&request).is_some();
-    let wanted = rt.wanted(blocked).filter(|wanted| *wanted != Wanted::Inactive);
-    Ok(wanted.map(|wanted| Gang { state: rt.state(wanted), ..request }))
+    let request = || world.request(&rt.object, learned, rt.since());
+    match rt.life.asks(&rt.terms, true) {
+        Ask::Nothing | Ask::AsBefore => Ok(None),
+        Ask::Place => {
+            let request = request()?;
+            let blocked = world.fit_into_quotas(&mut request.clone(), &Resources::default()).is_some();
+            Ok((!blocked).then_some(Gang { state: GangState::Waiting, ..request }))
+        }
+        Ask::Hold(plan) | Ask::Replace(plan, _) => {
+            let state = GangState::Holding(plan.clone());
+            let gang = match &rt.basis {
+                Some(basis) => rt.on_basis(basis),
+                None => request()?,
+            };
+            Ok(Some(Gang { state, ..gang }))
+        }
+    }
 }

@@ -17,10 +17,11 @@ use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::gang::GangRt;
-use super::status::time;
-use super::{Core, Wake};
-use crate::effect::{Effect, Outcome, Reported};
+use crate::desk::Ticket;
+use crate::gang::{GangRt, time};
+use crate::shared::Wake;
+use crate::want::{Facet, Kind, Outcome, Target, Want};
+use crate::{Core, key_of, name_of};
 
 /// Least time between two counts: while a cluster registers or gangs come in series, they change all the time.
 const PAUSE: Millis = 5_000;
@@ -29,15 +30,13 @@ const PAUSE: Millis = 5_000;
 #[derive(Debug)]
 pub(super) struct Reports<K> {
     objects: BTreeMap<String, K>,
-    /// Whose status is being written.
-    writing: BTreeSet<String>,
     /// When they are looked at next, if they are to be.
     due: Option<Millis>,
 }
 
 impl<K> Default for Reports<K> {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), writing: BTreeSet::new(), due: None }
+        Self { objects: BTreeMap::new(), due: None }
     }
 }
 
@@ -58,14 +57,15 @@ impl<K> Reports<K> {
         self.due
     }
 
-    /// Counts those that are to be looked at now, and writes what differs. One that is being written is not looked at: its
+    /// Counts those that are to be looked at now, and wants what differs. One that is being written is not looked at: its
     /// outcome looks again.
     fn report(
         &mut self,
-        kind: Reported,
+        kind: Kind,
         now: Millis,
+        busy: impl Fn(&Target) -> bool,
         mut count: impl FnMut(&K, &mut K::Status),
-    ) -> Vec<Effect>
+    ) -> Vec<Want>
     where
         K: Resource + HasStatus<Status: Clone + Default + PartialEq + Serialize>,
     {
@@ -73,9 +73,10 @@ impl<K> Reports<K> {
             return Vec::new();
         }
         self.due = None;
-        let mut effects = Vec::new();
-        for (name, object) in &self.objects {
-            if self.writing.contains(name) {
+        let mut wants = Vec::new();
+        for object in self.objects.values() {
+            let key = key_of(object.meta());
+            if busy(&Target { kind, facet: Facet::Status, key: key.clone() }) {
                 continue;
             }
             let mut status = object.status().cloned().unwrap_or_default();
@@ -83,117 +84,116 @@ impl<K> Reports<K> {
             if object.status() == Some(&status) {
                 continue;
             }
-            self.writing.insert(name.clone());
             let version = object.meta().resource_version.clone().unwrap_or_default();
-            effects.push(Effect::Report {
-                kind,
-                name: name.clone(),
-                version,
-                status: Box::new(json!(status)),
-            });
+            wants.push(Want::Report { kind, key, version, status: Box::new(json!(status)) });
         }
-        effects
+        wants
     }
 }
 
 impl Core {
     /// The Topology appeared, changed, or is gone: then the built-in levels are in force, and have no status.
-    pub(super) fn set_topology(&mut self, object: Option<Topology>, now: Millis) {
+    pub(crate) fn set_topology(&mut self, object: Option<Topology>) {
         let levels = |object: &Topology| object.spec.to_model();
-        let before = self.topologies.objects.get(TOPOLOGY_NAME).map(levels).unwrap_or_default();
+        let before = self.reports.topologies.objects.get(TOPOLOGY_NAME).map(levels).unwrap_or_default();
         let after = object.as_ref().map(levels).unwrap_or_default();
         if before != after {
-            self.cluster.set_topology(after);
+            self.shared.cluster.set_topology(after);
         }
-        self.topologies.set(TOPOLOGY_NAME, object);
-        self.count_again(Reported::Topology, now);
+        self.reports.topologies.set(TOPOLOGY_NAME, object);
+        self.count_again(Kind::Topology);
     }
 
     /// An AcceleratorClass appeared, changed, or is gone.
-    pub(super) fn set_class(&mut self, name: &str, object: Option<AcceleratorClass>, now: Millis) {
-        self.reported_classes.set(name, object.clone());
-        self.count_again(Reported::Class, now);
-        if self.world.set_class(name, object) {
-            self.nodes_changed = true;
+    pub(crate) fn set_class(&mut self, name: &str, object: Option<AcceleratorClass>) {
+        self.reports.classes.set(name, object.clone());
+        self.count_again(Kind::Class);
+        if self.shared.world.set_class(name, object) {
+            self.shared.nodes_changed = true;
             self.judge_all_again();
         }
     }
 
     /// A Queue appeared, changed, or is gone.
-    pub(super) fn set_queue(&mut self, name: &str, object: Option<Queue>, now: Millis) {
-        let changed = self.world.set_queue(name, object.as_ref());
-        self.reported_queues.set(name, object);
-        self.count_again(Reported::Queue, now);
+    pub(crate) fn set_queue(&mut self, name: &str, object: Option<Queue>) {
+        let changed = self.shared.world.set_queue(name, object.as_ref());
+        self.reports.queues.set(name, object);
+        self.count_again(Kind::Queue);
         if changed {
             self.judge_all_again();
         }
     }
 
     /// Something that these statuses are counted from changed.
-    pub(super) fn count_again(&mut self, kind: Reported, now: Millis) {
+    pub(crate) fn count_again(&mut self, kind: Kind) {
+        let now = self.shared.now.at;
         let due = match kind {
-            Reported::Topology => self.topologies.look(now),
-            Reported::Class => self.reported_classes.look(now),
-            Reported::Queue => self.reported_queues.look(now),
+            Kind::Topology => self.reports.topologies.look(now),
+            Kind::Class => self.reports.classes.look(now),
+            Kind::Queue => self.reports.queues.look(now),
+            _ => None,
         };
-        self.wakes.extend(due.map(|due| (due, Wake::Report(kind))));
+        self.shared.wakes.extend(due.map(|due| (due, Wake::Report(kind))));
     }
 
     /// Writes those statuses of a kind that say something else.
-    pub(super) fn report(&mut self, kind: Reported, now: Millis) {
-        let effects = match kind {
-            Reported::Topology => {
-                let (devices, cluster) = (self.world.device_names(), &self.cluster);
-                self.topologies.report(kind, now, |object, status| {
+    pub(crate) fn report(&mut self, kind: Kind) {
+        let Self { shared, gangs, reports, .. } = self;
+        let (at, wall) = (shared.now.at, shared.now.wall);
+        let busy = |target: &Target| shared.desk.busy(target);
+        let wants = match kind {
+            Kind::Topology => {
+                let devices = shared.world.device_names();
+                reports.topologies.report(kind, at, busy, |object, status| {
                     let (levels, generation) = (object.spec.to_model(), object.metadata.generation);
-                    *status =
-                        topology::status(&levels, cluster.nodes(), &devices, status, generation, &time(now));
+                    let nodes = shared.cluster.nodes();
+                    *status = topology::status(&levels, nodes, &devices, status, generation, &time(wall));
                 })
             }
-            Reported::Class => {
-                let cluster = &self.cluster;
-                self.reported_classes.report(kind, now, |object, status| {
-                    count_class(status, object, cluster.nodes(), now);
+            Kind::Class => reports.classes.report(kind, at, busy, |object, status| {
+                count_class(status, object, shared.cluster.nodes(), wall);
+            }),
+            Kind::Queue => {
+                // Each queue with those inside it, whose use is its own as well.
+                let queues = reports.queues.objects.iter();
+                let parents: BTreeMap<String, Option<String>> =
+                    queues.map(|(name, queue)| (name.clone(), queue.spec.parent.clone())).collect();
+                let mut counted: BTreeMap<String, Use> = BTreeMap::new();
+                for rt in gangs.values() {
+                    let own = Use::of(rt);
+                    for queue in lineage(&parents, &rt.object.spec.queue) {
+                        counted.entry(queue.to_owned()).or_default().add(&own);
+                    }
+                }
+                reports.queues.report(kind, at, busy, |object, status| {
+                    let own = counted.get(&name_of(&object.metadata));
+                    count_queue(status, object, own, &parents, wall);
                 })
             }
-            Reported::Queue => self.report_queues(now),
+            _ => Vec::new(),
         };
-        for effect in effects {
-            self.out.push(effect);
+        for want in wants {
+            shared.desk.want(want);
         }
     }
+}
 
-    fn report_queues(&mut self, now: Millis) -> Vec<Effect> {
-        // Each queue with those inside it, whose use is its own as well.
-        let queues = self.reported_queues.objects.iter();
-        let parents: BTreeMap<String, Option<String>> =
-            queues.map(|(name, queue)| (name.clone(), queue.spec.parent.clone())).collect();
-        let mut counted: BTreeMap<String, Use> = BTreeMap::new();
-        for rt in self.gangs.values() {
-            let own = Use::of(rt);
-            for queue in lineage(&parents, &rt.object.spec.queue) {
-                counted.entry(queue.to_owned()).or_default().add(&own);
-            }
+/// What came of such a write. The watch brings what was written.
+pub fn written(core: &mut Core, ticket: &Ticket, kind: Kind, outcome: &Outcome) {
+    let now = core.shared.now.at;
+    match outcome {
+        Outcome::Done { .. } => core.shared.desk.succeed(ticket, false),
+        Outcome::Gone => core.shared.desk.forget(&ticket.want.target()),
+        Outcome::Refused(message) => {
+            tracing::warn!(?kind, %message, "a status is refused");
+            core.shared.desk.forget(&ticket.want.target());
+            return;
         }
-        self.reported_queues.report(Reported::Queue, now, |object, status| {
-            let own = counted.get(&super::name_of(&object.metadata));
-            count_queue(status, object, own, &parents, now);
-        })
-    }
-
-    /// What came of such a write. The watch brings what was written.
-    pub(super) fn reported(&mut self, kind: Reported, name: &str, outcome: &Outcome, now: Millis) {
-        match kind {
-            Reported::Topology => self.topologies.writing.remove(name),
-            Reported::Class => self.reported_classes.writing.remove(name),
-            Reported::Queue => self.reported_queues.writing.remove(name),
-        };
-        match outcome {
-            Outcome::Gone => {}
-            Outcome::Refused(message) => tracing::warn!(?kind, %name, %message, "a status is refused"),
-            _ => self.count_again(kind, now),
+        _ => {
+            core.shared.desk.pause(ticket, now);
         }
     }
+    core.count_again(kind);
 }
 
 /// What the nodes make of a class.
@@ -242,10 +242,10 @@ struct Use {
 impl Use {
     fn of(rt: &GangRt) -> Self {
         let mut own = Self::default();
-        if rt.is_final() || rt.leaving() {
+        if rt.is_final() || rt.life.leaving() {
             return own;
         }
-        let Some(plan) = &rt.plan else {
+        let Some(plan) = rt.life.plan() else {
             own.pending = u32::from(!rt.object.spec.suspend);
             return own;
         };
@@ -300,7 +300,7 @@ fn count_queue(
         ClassUse { class: class.clone(), used: *used, borrowed }
     };
     status.classes = own.classes.iter().map(of_class).collect();
-    let name = super::name_of(&object.metadata);
+    let name = name_of(&object.metadata);
     let ready = match &object.spec.parent {
         Some(parent) if !parents.contains_key(parent) && parent != DEFAULT_QUEUE => Now::no(
             condition::READY,

@@ -4,13 +4,13 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use muster_api::{Gang as Object, GangStatus, TrainingJob};
 use muster_cluster::seen::{SeenNode, SeenPod};
 use muster_cluster::template::Learned;
+use muster_lifecycle::gang::Patience;
 use muster_model::{Millis, NodeSelectorTerm, ObjectKey, Reason, Requirement, Uid};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-use super::{Config, Core, Event, Ticket};
-use crate::Change;
-use crate::effect::{Claims, Effect, Outcome, Probe, Reported};
+use crate::want::{Claims, Kind, Outcome, Probe, Want};
+use crate::{Change, Config, Core, Event, Ticket};
 
 /// What admission does to a pod.
 type Admission = fn(&mut PodSpec);
@@ -28,7 +28,7 @@ struct Table {
     /// What the server knows of claims, beside a pod's own fields.
     claims: Probe,
     /// Objects without a namespace, by kind and name.
-    others: BTreeMap<(Reported, String), Value>,
+    others: BTreeMap<(Kind, String), Value>,
     /// What admission does to pods.
     admission: Option<Admission>,
 }
@@ -37,7 +37,8 @@ impl Table {
     /// Nodes with room for one pod each.
     fn new(nodes: usize) -> Self {
         // There are no kubelets: no pod ever starts.
-        let mut core = Core::new(Config { start_limit: Millis::MAX / 2, ..Config::default() }, 1);
+        let patience = Patience { admit: Millis::MAX / 2, start: Millis::MAX / 2, ..Patience::default() };
+        let mut core = Core::new(Config { patience, ..Config::default() }, 1);
         for at in 0..nodes {
             core.apply(Event::Node(Change::Set(node(at, true))), 0);
         }
@@ -61,7 +62,7 @@ impl Table {
         let gang = json!({
             "metadata": {
                 "name": name, "namespace": "space", "uid": format!("uid-{name}"), "generation": 1,
-                "resourceVersion": self.version.to_string(),
+                "resourceVersion": self.version.to_string(), "finalizers": ["muster.dev/pods"],
             },
             "spec": {
                 "roles": [{
@@ -97,58 +98,67 @@ impl Table {
         }
         self.core.advance(self.now);
         let asked = self.core.take(self.now);
-        self.asked.extend(asked.into_iter().filter(|ticket| !matches!(ticket.effect, Effect::Tell(_))));
+        self.asked.extend(asked.into_iter().filter(|ticket| !matches!(*ticket.want, Want::Tell(_))));
     }
 
     /// Lets it go on until it asks for something that `matches`, answering all else as a quick server would.
-    fn until(&mut self, matches: impl Fn(&Effect) -> bool) -> Ticket {
+    fn until(&mut self, matches: impl Fn(&Want) -> bool) -> Ticket {
         for _ in 0..1_000 {
             self.pass(10);
-            if let Some(at) = self.asked.iter().position(|ticket| matches(&ticket.effect)) {
+            if let Some(at) = self.asked.iter().position(|ticket| matches(&ticket.want)) {
                 return self.asked.remove(at);
             }
             for ticket in std::mem::take(&mut self.asked) {
-                let outcome = self.perform(&ticket.effect);
-                self.answer(ticket, outcome);
+                let outcome = self.perform(&ticket.want);
+                self.answer(&ticket, outcome);
             }
         }
         panic!("it never asked for that");
     }
 
     /// Goes on for a while with a quick server; returns what was asked.
-    fn settle(&mut self, time: Millis) -> Vec<Effect> {
+    fn settle(&mut self, time: Millis) -> Vec<Want> {
         let until = self.now + time;
         let mut seen = Vec::new();
         while self.now < until {
             self.pass(10);
             for ticket in std::mem::take(&mut self.asked) {
-                seen.push(ticket.effect.clone());
-                let outcome = self.perform(&ticket.effect);
-                self.answer(ticket, outcome);
+                seen.push(Want::clone(&ticket.want));
+                let outcome = self.perform(&ticket.want);
+                self.answer(&ticket, outcome);
             }
         }
         seen
     }
 
-    fn answer(&mut self, ticket: Ticket, outcome: Outcome) {
+    fn answer(&mut self, ticket: &Ticket, outcome: Outcome) {
         assert!(self.core.done(ticket, outcome, self.now), "it steps down");
         self.woken = true;
     }
 
     /// What the server does with it; the watch shows it at once.
-    fn perform(&mut self, effect: &Effect) -> Outcome {
+    fn perform(&mut self, effect: &Want) -> Outcome {
         match effect {
-            Effect::ProbePod { body, .. } => Outcome::Probed(Box::new(self.probe(body))),
-            Effect::WriteGang { gang, version, status, .. } => {
+            Want::Probe { body, .. } => Outcome::Probed(Box::new(self.probe(body))),
+            Want::WriteGang { gang, version, status, .. } => {
                 let outcome = self.write(&gang.name, version, status);
                 self.show(&gang.name);
                 outcome
             }
-            Effect::CreatePod { pod, body, .. } => {
+            Want::Delete { kind: Kind::Gang, key, .. } => {
+                self.version += 1;
+                let gang = self.gangs.get_mut(&key.name).unwrap();
+                gang["metadata"]["resourceVersion"] = json!(self.version.to_string());
+                gang["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                self.show(&key.name);
+                Outcome::Done { version: None, uid: None }
+            }
+            Want::CreatePod { pod, body, .. } => {
                 self.tell(Event::Pod(Change::Set(pod_of(body, &pod.name))));
                 Outcome::Done { version: None, uid: None }
             }
-            Effect::Report { kind, name, version, status } => {
+            Want::Report { kind, key, version, status } => {
+                let name = &key.name;
                 let object = self.others.get_mut(&(*kind, name.clone())).unwrap();
                 assert_eq!(object["metadata"]["resourceVersion"], json!(version));
                 object["status"] = Value::clone(status);
@@ -160,26 +170,26 @@ impl Table {
     }
 
     /// The watch brings an object without a namespace as it is, in another version.
-    fn show_other(&mut self, kind: Reported, name: &str) {
+    fn show_other(&mut self, kind: Kind, name: &str) {
         self.version += 1;
         let object = self.others.get_mut(&(kind, name.to_owned())).unwrap();
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = object.clone();
         self.tell(match kind {
-            Reported::Queue => Event::Queue(Change::Set(serde_json::from_value(object).unwrap())),
-            Reported::Class => Event::Class(Change::Set(serde_json::from_value(object).unwrap())),
-            Reported::Topology => Event::Topology(Change::Set(serde_json::from_value(object).unwrap())),
+            Kind::Queue => Event::Queue(Change::Set(serde_json::from_value(object).unwrap())),
+            Kind::Class => Event::Class(Change::Set(serde_json::from_value(object).unwrap())),
+            _ => Event::Topology(Change::Set(serde_json::from_value(object).unwrap())),
         });
     }
 
-    fn apply(&mut self, kind: Reported, name: &str, spec: &Value) {
+    fn apply(&mut self, kind: Kind, name: &str, spec: &Value) {
         let object = json!({ "metadata": { "name": name, "generation": 1 }, "spec": spec });
         self.others.insert((kind, name.to_owned()), object);
         self.show_other(kind, name);
     }
 
     /// The status of such an object.
-    fn status(&self, kind: Reported, name: &str) -> &Value {
+    fn status(&self, kind: Kind, name: &str) -> &Value {
         &self.others[&(kind, name.to_owned())]["status"]
     }
 
@@ -252,12 +262,12 @@ fn running(body: &[u8], uid: &str) -> SeenPod {
     pod
 }
 
-fn is_plan(effect: &Effect, name: &str) -> bool {
-    matches!(effect, Effect::WriteGang { gang, status, .. } if gang.name == name && status.plan.is_some())
+fn is_plan(effect: &Want, name: &str) -> bool {
+    matches!(effect, Want::WriteGang { gang, status, .. } if gang.name == name && status.plan.is_some())
 }
 
-fn is_creation(effect: &Effect) -> bool {
-    matches!(effect, Effect::CreatePod { .. })
+fn is_creation(effect: &Want) -> bool {
+    matches!(effect, Want::CreatePod { .. })
 }
 
 /// Whatever becomes of the answer to a plan's write, and however late the watch is: its nodes are nobody else's.
@@ -268,11 +278,11 @@ fn a_plan_without_an_answer_keeps_its_place() {
             let mut table = Table::new(2);
             table.submit("last-by-name", 1);
             let ticket = table.until(|effect| is_plan(effect, "last-by-name"));
-            let Effect::WriteGang { version, status, .. } = &ticket.effect else { unreachable!() };
+            let Want::WriteGang { version, status, .. } = &*ticket.want.clone() else { unreachable!() };
             if written {
                 table.write("last-by-name", version, status);
             }
-            table.answer(ticket, answer.clone());
+            table.answer(&ticket, answer.clone());
             // Another one comes before the watch does. Asked again, the engine would serve it first.
             table.submit("first-by-name", 1);
             table.settle(60_000);
@@ -325,12 +335,12 @@ fn a_decision_outlives_the_write_of_a_refusal() {
     let mut table = Table::new(0);
     table.tell(Event::Node(Change::Set(node(0, false))));
     table.submit("gang", 1);
-    let refusal = table.until(|effect| matches!(effect, Effect::WriteGang { .. }));
+    let refusal = table.until(|effect| matches!(effect, Want::WriteGang { .. }));
     // The node gets ready while the refusal is on its way.
     table.tell(Event::Node(Change::Set(node(0, true))));
     table.pass(10);
-    let outcome = table.perform(&refusal.effect);
-    table.answer(refusal, outcome);
+    let outcome = table.perform(&refusal.want);
+    table.answer(&refusal, outcome);
     table.settle(60_000);
     assert!(table.plan("gang").is_some(), "{}", table.gangs["gang"]["status"]);
 }
@@ -342,8 +352,8 @@ fn a_lost_answer_does_not_unmake_a_pod() {
         let mut table = Table::new(1);
         table.submit("gang", 1);
         let creation = table.until(is_creation);
-        table.perform(&creation.effect);
-        table.answer(creation, answer);
+        table.perform(&creation.want);
+        table.answer(&creation, answer);
         let again = table.settle(60_000).into_iter().filter(is_creation).count();
         assert_eq!(again, 0, "the pod is there");
         let status = &table.gangs["gang"]["status"];
@@ -358,14 +368,14 @@ fn room_that_is_given_up_is_told() {
     table.submit("old", 1);
     let late = table.until(is_creation);
     // The old gang goes while its pod's creation is on its way; the engine gives the node to the new one.
-    let Effect::CreatePod { gang, .. } = &late.effect else { unreachable!() };
+    let Want::CreatePod { gang, .. } = &*late.want.clone() else { unreachable!() };
     let uid = Uid("uid-old".into());
     table.tell(Event::Gang(Change::Gone(gang.clone(), uid)));
     table.gangs.remove("old");
     table.submit("new", 1);
     let waited = table.settle(5_000).into_iter().filter(is_creation).count();
     assert_eq!(waited, 0, "the old pod may still come");
-    table.answer(late, Outcome::Refused("the gang is gone".into()));
+    table.answer(&late, Outcome::Refused("the gang is gone".into()));
     let created = table.settle(1_000).into_iter().filter(is_creation).count();
     assert_eq!(created, 1, "the room is free");
 }
@@ -375,8 +385,7 @@ fn room_that_is_given_up_is_told() {
 fn the_gang_of_an_ended_job_is_taken_away() {
     let mut table = Table::new(1);
     table.submit("job", 1);
-    let owner =
-        json!([{ "apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "job", "uid": "job" }]);
+    let owner = json!([{ "apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "job", "uid": "job", "controller": true }]);
     table.gangs.get_mut("job").unwrap()["metadata"]["ownerReferences"] = owner;
     table.show("job");
     let ended: TrainingJob = serde_json::from_value(json!({
@@ -388,8 +397,7 @@ fn the_gang_of_an_ended_job_is_taken_away() {
     table.tell(Event::Job(Change::Set(ended)));
     let gone = ObjectKey::new("space", "job");
     let asked = table.settle(1_000);
-    let deletions =
-        asked.iter().filter(|e| matches!(e, Effect::DeleteOwned { key, .. } if *key == gone)).count();
+    let deletions = asked.iter().filter(|e| matches!(e, Want::Delete { key, .. } if *key == gone)).count();
     assert_eq!(deletions, 1, "{asked:?}");
 }
 
@@ -399,10 +407,10 @@ fn that_all_pods_exist_costs_no_write_of_its_own() {
     let mut table = Table::new(2);
     table.submit("gang", 2);
     let asked = table.settle(60_000);
-    let writes = |asked: &[Effect]| asked.iter().filter(|e| matches!(e, Effect::WriteGang { .. })).count();
+    let writes = |asked: &[Want]| asked.iter().filter(|e| matches!(e, Want::WriteGang { .. })).count();
     assert_eq!(writes(&asked), 1, "{asked:?}");
     let created = asked.iter().find_map(|effect| match effect {
-        Effect::CreatePod { pod, body, .. } => Some((pod.clone(), body.clone())),
+        Want::CreatePod { pod, body, .. } => Some((pod.clone(), body.clone())),
         _ => None,
     });
     let (pod, body) = created.unwrap();
@@ -424,8 +432,7 @@ fn wishes_that_are_not_heeded_are_named() {
     let mut table = Table::new(1);
     table.submit("gang", 1);
     table.gangs.get_mut("gang").unwrap()["spec"]["roles"][0]["template"]["spec"] = wish.clone();
-    table.gangs.get_mut("gang").unwrap()["metadata"]["ownerReferences"] =
-        json!([{ "apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "gang", "uid": "job" }]);
+    table.gangs.get_mut("gang").unwrap()["metadata"]["ownerReferences"] = json!([{ "apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "gang", "uid": "job", "controller": true }]);
     table.show("gang");
     let job: TrainingJob = serde_json::from_value(json!({
         "metadata": { "name": "gang", "namespace": "space", "uid": "job", "resourceVersion": "9" },
@@ -448,7 +455,7 @@ fn wishes_that_are_not_heeded_are_named() {
     let of_gang = said(&table.gangs["gang"]["status"]["conditions"]);
     assert!(of_gang.contains(&format!("; spec.roles[0].{rest}")), "{of_gang}");
     let mut jobs = asked.iter().filter_map(|effect| match effect {
-        Effect::WriteJob { status, .. } => Some(json!(status)),
+        Want::WriteJob { status, .. } => Some(json!(status)),
         _ => None,
     });
     let of_job = said(&jobs.next_back().unwrap()["conditions"]);
@@ -463,8 +470,8 @@ fn a_gang_waits_for_its_claim() {
     table.claims.problem = Some(Reason::ClaimNotReady { claim: "data".into(), message });
     table.submit("gang", 1);
     let asked = table.settle(60_000);
-    let writes = asked.iter().filter(|e| matches!(e, Effect::WriteGang { .. })).count();
-    let probes = asked.iter().filter(|e| matches!(e, Effect::ProbePod { .. })).count();
+    let writes = asked.iter().filter(|e| matches!(e, Want::WriteGang { .. })).count();
+    let probes = asked.iter().filter(|e| matches!(e, Want::Probe { .. })).count();
     let status = &table.gangs["gang"]["status"];
     assert_eq!(status["reason"], "ClaimNotReady", "{status}");
     assert!(status["message"].as_str().unwrap().contains("\"data\": it does not exist"), "{status}");
@@ -481,9 +488,9 @@ fn what_is_replaced_follows_the_volume() {
     table.claims.claims = Claims::Unbound;
     table.submit("gang", 1);
     let creation = table.until(is_creation);
-    let created = creation.effect.clone();
+    let created = Want::clone(&creation.want);
     let outcome = table.perform(&created);
-    table.answer(creation, outcome);
+    table.answer(&creation, outcome);
     assert_eq!(table.plan("gang").as_deref(), Some("node-0"));
     // It runs, and by then its volume is where only the last node reaches it.
     let only_last = NodeSelectorTerm {
@@ -497,7 +504,7 @@ fn what_is_replaced_follows_the_volume() {
         learned: Learned { volumes: vec![vec![only_last]], ..Learned::default() },
         ..Probe::default()
     };
-    let Effect::CreatePod { pod, body, .. } = &created else { unreachable!() };
+    let Want::CreatePod { pod, body, .. } = &created else { unreachable!() };
     table.tell(Event::Pod(Change::Set(running(body, &pod.name))));
     table.settle(5_000);
     assert_eq!(table.gangs["gang"]["status"]["phase"], "Running", "{}", table.gangs["gang"]["status"]);
@@ -511,13 +518,13 @@ fn what_is_replaced_follows_the_volume() {
 #[test]
 fn queues_and_classes_are_counted() {
     let mut table = Table::new(1);
-    table.apply(Reported::Queue, "org", &json!({}));
-    table.apply(Reported::Queue, "team", &json!({ "parent": "org" }));
-    table.apply(Reported::Queue, "lost", &json!({ "parent": "nowhere" }));
-    table.apply(Reported::Queue, "round", &json!({ "parent": "about" }));
-    table.apply(Reported::Queue, "about", &json!({ "parent": "round" }));
+    table.apply(Kind::Queue, "org", &json!({}));
+    table.apply(Kind::Queue, "team", &json!({ "parent": "org" }));
+    table.apply(Kind::Queue, "lost", &json!({ "parent": "nowhere" }));
+    table.apply(Kind::Queue, "round", &json!({ "parent": "about" }));
+    table.apply(Kind::Queue, "about", &json!({ "parent": "round" }));
     let class = json!({ "resource": "example.com/card", "productLabel": "card", "products": ["big"] });
-    table.apply(Reported::Class, "big", &class);
+    table.apply(Kind::Class, "big", &class);
     for name in ["one", "two"] {
         table.submit(name, 1);
         table.gangs.get_mut(name).unwrap()["spec"]["queue"] = json!("team");
@@ -525,18 +532,18 @@ fn queues_and_classes_are_counted() {
     }
     table.settle(20_000);
     for queue in ["org", "team"] {
-        let status = table.status(Reported::Queue, queue);
+        let status = table.status(Kind::Queue, queue);
         assert_eq!((&status["running"], &status["pending"]), (&json!(1), &json!(1)), "{queue}: {status}");
     }
-    let ready = |kind: Reported, name: &str| {
+    let ready = |kind: Kind, name: &str| {
         let condition = &table.status(kind, name)["conditions"][0];
         assert_eq!(condition["type"], "Ready");
         (condition["status"].clone(), condition["reason"].clone())
     };
-    assert_eq!(ready(Reported::Queue, "team"), (json!("True"), json!("Ready")));
-    assert_eq!(ready(Reported::Queue, "lost"), (json!("False"), json!("ParentUnknown")));
-    assert_eq!(ready(Reported::Queue, "round"), (json!("False"), json!("ParentsInACircle")));
-    assert_eq!(ready(Reported::Class, "big"), (json!("False"), json!("NoNodes")));
+    assert_eq!(ready(Kind::Queue, "team"), (json!("True"), json!("Ready")));
+    assert_eq!(ready(Kind::Queue, "lost"), (json!("False"), json!("ParentUnknown")));
+    assert_eq!(ready(Kind::Queue, "round"), (json!("False"), json!("ParentsInACircle")));
+    assert_eq!(ready(Kind::Class, "big"), (json!("False"), json!("NoNodes")));
     let mut card: SeenNode = node(7, true);
     card.0.metadata.labels = Some([("card".to_owned(), "big".to_owned())].into());
     let room = card.0.status.as_mut().unwrap().allocatable.as_mut().unwrap();
@@ -546,13 +553,13 @@ fn queues_and_classes_are_counted() {
     );
     table.tell(Event::Node(Change::Set(card)));
     table.settle(20_000);
-    let status = table.status(Reported::Class, "big");
+    let status = table.status(Kind::Class, "big");
     assert_eq!(
         (&status["nodes"], &status["gpus"], &status["products"]),
         (&json!(1), &json!(4), &json!(["big"]))
     );
     // The new node took the gang that waited.
-    assert_eq!(table.status(Reported::Queue, "org")["running"], 2);
+    assert_eq!(table.status(Kind::Queue, "org")["running"], 2);
     let quiet = table.settle(120_000);
-    assert!(!quiet.iter().any(|effect| matches!(effect, Effect::Report { .. })), "{quiet:?}");
+    assert!(!quiet.iter().any(|effect| matches!(effect, Want::Report { .. })), "{quiet:?}");
 }

@@ -235,29 +235,54 @@ impl World {
         })
     }
 
-    /// The first quota of the namespace that has no room for the gang's minimum.
-    pub fn quota_refusal(&self, gang: &Gang) -> Option<Reason> {
+    /// Lowers what an elastic gang asks for to what the namespace's quotas leave, given what others there have planned and
+    /// not created; returns the first quota that has no room for its minimum.
+    pub fn fit_into_quotas(&self, gang: &mut Gang, beside: &Resources) -> Option<Reason> {
+        let quotas = self.quotas.get(&gang.key.namespace)?;
+        let unit = |gang: &Gang, role: &model::Role| {
+            role.pod_requests(gang.classes.first()).times(i64::from(role.pods_per_unit))
+        };
         let mut needed = Resources::default();
         for role in &gang.roles {
-            let pod = role.pod_requests(gang.classes.first());
-            needed.add(&pod.times(i64::from(role.min) * i64::from(role.pods_per_unit)));
+            needed.add(&unit(gang, role).times(i64::from(role.min)));
         }
-        let quotas = self.quotas.get(&gang.key.namespace)?;
-        quotas.iter().find_map(|(name, QuotaLeft(left))| {
-            left.iter().find_map(|(resource, left)| {
-                let plain = match resource.as_str() {
-                    "count/pods" => resources::PODS,
-                    other => other.strip_prefix("requests.").unwrap_or(other),
-                };
-                let needed = needed.get(plain);
-                (needed > *left).then(|| Reason::QuotaExceeded {
-                    quota: name.clone(),
-                    resource: resource.clone(),
-                    left: *left,
-                    needed,
-                })
-            })
-        })
+        for (name, QuotaLeft(left)) in quotas {
+            for (resource, left) in left {
+                let left = left - beside.get(plain(resource));
+                let needed = needed.get(plain(resource));
+                if needed > left {
+                    let (quota, resource) = (name.clone(), resource.clone());
+                    return Some(Reason::QuotaExceeded { quota, resource, left, needed });
+                }
+            }
+        }
+        // What is left beyond the minima goes to the roles in order.
+        for at in 0..gang.roles.len() {
+            let one = unit(gang, &gang.roles[at]);
+            let role = &gang.roles[at];
+            let room = quotas.values().flat_map(|QuotaLeft(left)| left).filter_map(|(resource, left)| {
+                let resource = plain(resource);
+                let left = left - beside.get(resource) - needed.get(resource);
+                (one.get(resource) > 0).then(|| left.max(0) / one.get(resource))
+            });
+            let more = u32::try_from(room.min().unwrap_or(i64::MAX)).unwrap_or(u32::MAX);
+            let most = role.allowed_at_most(role.min.saturating_add(more)).unwrap_or(role.min);
+            if most < role.max {
+                needed.add(&one.times(i64::from(most - role.min)));
+                gang.roles[at].max = most;
+            } else {
+                needed.add(&one.times(i64::from(role.max - role.min)));
+            }
+        }
+        None
+    }
+}
+
+/// The resource that a quota's name is about.
+fn plain(resource: &str) -> &str {
+    match resource {
+        "count/pods" => resources::PODS,
+        other => other.strip_prefix("requests.").unwrap_or(other),
     }
 }
 

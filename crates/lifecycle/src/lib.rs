@@ -8,6 +8,7 @@
 //!
 //! No kube, no clock, no randomness: time is an argument, and what must outlive the operator comes in from a status.
 
+pub mod gang;
 pub mod launch;
 pub mod parallelism;
 pub mod ranks;
@@ -15,3 +16,14 @@ pub mod recovery;
 mod segments;
 
 pub use launch::Framework;
+
+use muster_model::Millis;
+
+/// A moment, on both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Milliseconds on a clock that never jumps: for everything that waits or expires.
+    pub at: Millis,
+    /// Milliseconds since the Unix epoch: only for what is written into objects and compared with what stands there.
+    pub wall: Millis,
+}

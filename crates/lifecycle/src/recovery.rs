@@ -164,6 +164,18 @@ pub fn classify(end: &PodEnd) -> Fault {
     known(&REASONS, &end.reason).unwrap_or(by_code)
 }
 
+/// What kind of fault makes a pod leave that has not ended: why it is disrupted, if somebody says; else somebody deleted it.
+pub fn classify_leaving(end: &PodEnd) -> Fault {
+    match &end.disruption {
+        Some(disruption) => {
+            let known = DISRUPTIONS.iter().find(|(name, _)| name == disruption);
+            known.map_or(Fault::Evicted, |(_, fault)| *fault)
+        }
+        None if end.started => Fault::PodDeleted,
+        None => Fault::Misfit,
+    }
+}
+
 /// A rung of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {

@@ -22,7 +22,7 @@ pub mod topology;
 pub use gang::{AcceleratorClass, Gang, GangState, Mode, PodTraits, Role, Segment, Within};
 pub use id::{NodeName, ObjectKey, Uid};
 pub use node::{Node, Taint, TaintEffect, Toleration, TolerationOperator};
-pub use plan::{Plan, PlannedUnit, UnitId};
+pub use plan::{Plan, PlannedUnit, Slot, UnitId};
 pub use reason::{DomainMiss, NodeRefusal, Reason};
 pub use resources::Resources;
 pub use rules::{Near, Ratio, Rules, Spread};

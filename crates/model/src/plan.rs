@@ -14,6 +14,17 @@ pub struct UnitId {
     pub index: u32,
 }
 
+/// A pod's place in its gang: which unit, in which incarnation, and which of the unit's pods.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Slot {
+    /// The unit.
+    pub unit: UnitId,
+    /// The unit's incarnation.
+    pub incarnation: u64,
+    /// The pod's index within the unit.
+    pub index: u32,
+}
+
 /// Where the engine wants a unit's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedUnit {

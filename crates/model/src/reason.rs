@@ -148,6 +148,11 @@ pub enum Reason {
         /// What the server said.
         message: String,
     },
+    /// Its pods were made and did not start: their kubelets say what is missing, or nobody says anything.
+    NotStarting {
+        /// Which pod, and what was said.
+        message: String,
+    },
     /// A volume claim of its pods cannot be used yet.
     ClaimNotReady {
         /// Name of the PersistentVolumeClaim.
@@ -180,6 +185,7 @@ impl Reason {
             Self::RuleUnmet { .. } => "RuleUnmet",
             Self::NotFound { .. } => "NotFound",
             Self::PodRefused { .. } => "PodRefused",
+            Self::NotStarting { .. } => "NotStarting",
             Self::ClaimNotReady { .. } => "ClaimNotReady",
             Self::QuotaExceeded { .. } => "QuotaExceeded",
         }
@@ -210,6 +216,10 @@ impl Reason {
             Self::NotFound { .. } => "free capacity or simplify the gang's rules".into(),
             Self::PodRefused { .. } => {
                 "mend what the message names; it is tried again with growing delays".into()
+            }
+            Self::NotStarting { .. } => {
+                "mend what the message names (image, Secret, ConfigMap, volume); it is tried again with growing delays"
+                    .into()
             }
             Self::ClaimNotReady { .. } => {
                 "create the claim and let it be bound; it is looked at again every few seconds".into()
@@ -271,6 +281,7 @@ impl fmt::Display for Reason {
             }
             Self::NotFound { states } => write!(f, "no placement found in {states} states of the search"),
             Self::PodRefused { message } => write!(f, "the API server refused a pod: {message}"),
+            Self::NotStarting { message } => write!(f, "{message}"),
             Self::ClaimNotReady { claim, message } => {
                 write!(f, "PersistentVolumeClaim {claim:?}: {message}")
             }

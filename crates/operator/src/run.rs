@@ -103,8 +103,8 @@ impl Args {
         lease.duration = span(self.lease_duration);
         lease.renew_deadline = span(self.renew_deadline);
         lease.retry = span(self.retry_period);
-        let mut config =
-            Config { start_limit: self.start_limit, node_grace: self.node_grace, ..Config::default() };
+        let mut config = Config { node_grace: self.node_grace, ..Config::default() };
+        config.patience.admit = self.start_limit;
         config.limits = Limits { create: usize::from(self.concurrency), ..config.limits };
         Ok(Options { lease, config })
     }

@@ -96,7 +96,7 @@ pub async fn application_failures_use_the_budget(world: &World) -> Result<()> {
 pub async fn silent_and_refusing_kubelets(world: &World) -> Result<()> {
     world.fleet.silent("hgx-000").await?;
     world.fleet.refuse_pods("hgx-001", "UnexpectedAdmissionError").await?;
-    let operator = world.start_tuned("one", |config| config.start_limit = 10_000);
+    let operator = world.start_tuned("one", |config| config.patience.admit = 10_000);
     world.submit(&job("finds", 32)).await?;
     let status = world.phase("finds", JobPhase::Running, 10 * MINUTE).await?.status.unwrap_or_default();
     ensure!(status.restarts == 0, "a misfit was counted as a restart");

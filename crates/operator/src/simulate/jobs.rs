@@ -230,7 +230,7 @@ impl Manifests {
                 "add its manifest to a job file, name another, or leave the field out",
             )
         })?;
-        let derived = derive::derive(spec, &self.world, &mut problems);
+        let derived = derive::derive(spec, &self.world, None, &mut problems);
         if let Some(problem) = problems.first() {
             return Err(Refusal::new(
                 "Invalid",
@@ -255,11 +255,11 @@ impl Manifests {
         let learned = self.volumes.learned(namespace, &object.spec.roles);
         let gang =
             learned.and_then(|learned| self.world.request(object, &|role| learned.get(role).cloned(), since));
-        let gang = gang.map_err(|reason| Refusal::from(&reason))?;
+        let mut gang = gang.map_err(|reason| Refusal::from(&reason))?;
         if object.spec.suspend {
             return Ok(gang);
         }
-        if let Some(reason) = self.world.quota_refusal(&gang) {
+        if let Some(reason) = self.world.fit_into_quotas(&mut gang, &model::Resources::default()) {
             return Err(Refusal::from(&reason));
         }
         let uid = format!("simulated/{}", gang.key);

@@ -1,0 +1,196 @@
+//! What a plan needs beside its pods: Services by which ranks are found, and a hostfile.
+//!
+//! ```text
+//!   plan ──wanted──▶ Child + the mark by which it is known ──▶ seen so, or done and not seen since? then pods may come
+//! ```
+//!
+//! A Service's selector follows the plan, so it is brought up to date; a hostfile is immutable and named by the plan's
+//! generation: each pod mounts its own plan's, and no kubelet's cache matters.
+
+use kube::core::ObjectMeta;
+use muster_api::{labels, names};
+use muster_lifecycle::gang::Stage;
+use muster_model::{ObjectKey, Uid, UnitId};
+use serde_json::{Value, json};
+
+use super::GangRt;
+use crate::launch::Launcher;
+use crate::manifest::owner;
+use crate::shared::Shared;
+use crate::want::{Base, Child, Facet, Kind, Target, Want};
+
+/// A Service or ConfigMap of a gang as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildSeen {
+    base: Base,
+    /// The mark that says which plan it is for.
+    mark: Option<String>,
+    owned: bool,
+}
+
+impl ChildSeen {
+    /// From its metadata, for a gang.
+    pub fn of(meta: &ObjectMeta, gang: &Uid) -> Self {
+        let mark = meta.labels.as_ref().and_then(|all| all.get(labels::GENERATION)).cloned();
+        Self {
+            base: Base {
+                uid: crate::uid_of(meta),
+                version: meta.resource_version.clone().unwrap_or_default(),
+            },
+            mark,
+            owned: crate::controller_of(meta).is_some_and(|owner| owner.uid == gang.0),
+        }
+    }
+}
+
+/// An object that the plan needs.
+struct Wanted {
+    kind: Kind,
+    name: String,
+    /// Tells one content from another.
+    mark: String,
+    /// All of the object but its metadata.
+    content: Value,
+    /// The part that follows the plan; `None` where it never changes.
+    follows: Option<&'static str>,
+}
+
+/// Whether the Services and the hostfile of the plan are in place; asks for those that are not.
+pub fn met(shared: &mut Shared, rt: &GangRt) -> bool {
+    let mut met = true;
+    for wanted in wanted(rt) {
+        let key = ObjectKey::new(rt.key.namespace.clone(), wanted.name.clone());
+        let target = Target { kind: wanted.kind, facet: Facet::Object, key: key.clone() };
+        let seen = rt.children.get(&(wanted.kind, wanted.name.clone()));
+        if seen.is_some_and(|seen| seen.owned && seen.mark.as_ref() == Some(&wanted.mark)) {
+            continue;
+        }
+        let child = child(rt, &wanted, key, seen);
+        let same = |done: &Want| matches!(done, Want::Apply(done) if done.body == child.body);
+        if shared.desk.done(&target).is_some_and(same) {
+            // The watch is late.
+            continue;
+        }
+        met = false;
+        shared.desk.want(Want::Apply(Box::new(child)));
+    }
+    met
+}
+
+fn child(rt: &GangRt, wanted: &Wanted, key: ObjectKey, seen: Option<&ChildSeen>) -> Child {
+    let mut body = json!({
+        "apiVersion": "v1",
+        "kind": wanted.kind.name(),
+        "metadata": {
+            "name": key.name,
+            "namespace": key.namespace,
+            "labels": {
+                labels::GANG: rt.key.name,
+                labels::GANG_UID: rt.uid,
+                labels::GENERATION: wanted.mark,
+                labels::MANAGED_BY: labels::MANAGED_BY_VALUE,
+            },
+            "ownerReferences": [owner(&rt.object)],
+        },
+    });
+    if let (Some(body), Value::Object(content)) = (body.as_object_mut(), wanted.content.clone()) {
+        body.extend(content);
+    }
+    let mark = format!("/metadata/labels/{}", labels::GENERATION.replace('/', "~1"));
+    let mut patch = vec![json!({ "op": "add", "path": mark, "value": wanted.mark })];
+    if let Some(pointer) = wanted.follows {
+        let value = wanted.content.pointer(pointer).cloned().unwrap_or_default();
+        patch.push(json!({ "op": "replace", "path": pointer, "value": value }));
+    }
+    Child {
+        kind: wanted.kind,
+        key,
+        owner: rt.uid.clone(),
+        base: seen.filter(|seen| seen.owned).map(|seen| seen.base.clone()),
+        body,
+        patch: Value::Array(patch),
+    }
+}
+
+/// The objects that the plan needs.
+fn wanted(rt: &GangRt) -> Vec<Wanted> {
+    let Some(plan) = rt.life.plan() else { return Vec::new() };
+    let launch = Launcher::of(&rt.object);
+    let mut all = Vec::new();
+    // The Service of rank 0 selects the current incarnation: the name never changes and never leads to an old pod.
+    let first = rt.object.spec.roles.first().map(|role| UnitId { role: role.name.clone(), index: 0 });
+    if let Some(first) = first.filter(|_| launch.names.rank0_service)
+        && let Some(unit) = plan.unit(&first)
+    {
+        let selector = json!({
+            labels::GANG_UID: rt.uid,
+            labels::ROLE: first.role,
+            labels::UNIT: "0",
+            labels::INDEX: "0",
+            labels::INCARNATION: unit.incarnation.to_string(),
+        });
+        let ports = json!([{ "name": "rendezvous", "port": rt.object.spec.launch.port, "protocol": "TCP" }]);
+        all.push(Wanted {
+            kind: Kind::Service,
+            name: names::rank0_service(&rt.key.name, &rt.uid),
+            mark: unit.incarnation.to_string(),
+            content: json!({ "spec": {
+                "clusterIP": "None",
+                // Ranks meet before any of them is ready.
+                "publishNotReadyAddresses": true,
+                "selector": selector,
+                "ports": ports,
+            }}),
+            follows: Some("/spec/selector"),
+        });
+    }
+    if launch.names.every_rank {
+        all.push(Wanted {
+            kind: Kind::Service,
+            name: names::hosts_service(&rt.key.name, &rt.uid),
+            mark: "1".into(),
+            content: json!({ "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": true,
+                "selector": { labels::GANG_UID: rt.uid },
+            }}),
+            follows: None,
+        });
+    }
+    if launch.names.hostfile {
+        let hostfile = launch.hostfile(plan, |slot| rt.pod_name(slot));
+        all.push(Wanted {
+            kind: Kind::ConfigMap,
+            name: names::hostfile(&rt.key.name, &rt.uid, plan.generation),
+            mark: plan.generation.to_string(),
+            content: json!({ "immutable": true, "data": { "hostfile": hostfile } }),
+            follows: None,
+        });
+    }
+    all
+}
+
+/// Services that were changed or deleted by others are made right while the gang runs; hostfiles of plans that are over
+/// are deleted.
+pub fn keep(shared: &mut Shared, rt: &GangRt) {
+    if rt.life.holding().is_none_or(|holding| holding.slots.tally().missing > 0) {
+        return;
+    }
+    met(shared, rt);
+    clear(shared, rt);
+}
+
+/// Deletes hostfiles that no pod of the plan in force mounts.
+pub fn clear(shared: &mut Shared, rt: &GangRt) {
+    let needed: Vec<String> = match rt.life.stage() {
+        Stage::Waiting(_) => Vec::new(),
+        _ => wanted(rt).into_iter().map(|wanted| wanted.name).collect(),
+    };
+    let over = rt.children.iter().filter(|((kind, name), seen)| {
+        *kind == Kind::ConfigMap && seen.owned && seen.mark.is_some() && !needed.contains(name)
+    });
+    for ((kind, name), seen) in over {
+        let key = ObjectKey::new(rt.key.namespace.clone(), name.clone());
+        shared.desk.want(Want::Delete { kind: *kind, key, uid: seen.base.uid.clone() });
+    }
+}

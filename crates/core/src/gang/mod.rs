@@ -1,0 +1,371 @@
+//! One gang as the core knows it: the object, its life, and what was told about it.
+//!
+//! ```text
+//!   facts ─▶ settle: look (time) ─▶ request ─▶ Life::next ─▶ status to commit ─▶ desk
+//!                                                  └ nothing to commit ─▶ what the engine holds, pods, children
+//! ```
+
+mod children;
+mod facts;
+mod pods;
+mod request;
+mod settle;
+mod status;
+
+use kube::api::ObjectMeta;
+use muster_api::plan_codec;
+use muster_api::{Gang as Object, GangPhase, GangStatus, RoleSpec, labels, names};
+use muster_cluster::PodFacts;
+use muster_lifecycle::gang::{Committed, Life, Tally, Terms};
+use muster_lifecycle::launch::World;
+use muster_model::{
+    Gang, Millis, NodeName, ObjectKey, Plan, Reason, Resources, Slot, Toleration, Uid, UnitId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::launch::Launcher;
+use crate::manifest::Blueprint;
+use crate::shared::Shared;
+use crate::want::{Facet, Kind, Target};
+use status::Change;
+
+pub use children::ChildSeen;
+pub use facts::{sight, time};
+pub use pods::remove_orphan;
+pub use request::Basis;
+pub use settle::{committed, delete, fail, forget, index_nodes, settle};
+
+/// What the engine was told of a gang, without its plan and request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    asks: Asks,
+    generation: u64,
+    lost: BTreeSet<UnitId>,
+    avoid: Vec<NodeName>,
+}
+
+impl Told {
+    /// Whether the engine looks for a place for it.
+    pub fn waits(&self) -> bool {
+        self.asks == Asks::Place
+    }
+}
+
+/// What the engine is asked, as a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// Nothing, and it holds nothing.
+    Nothing,
+    /// A placement.
+    Place,
+    /// Nothing: it holds its plan.
+    Hold,
+    /// Other places for what is lost.
+    Replace,
+}
+
+/// A status that is being written: under way until it is known to be on the server, or that it never will be.
+#[derive(Debug)]
+pub struct Writing {
+    /// The object's version that it was made from. The server takes it only while the object has that version.
+    pub version: String,
+    /// What is written.
+    pub change: Change,
+    /// It puts another plan in force.
+    pub places: bool,
+    /// An attempt got no answer: the server may have done it.
+    pub unsure: bool,
+}
+
+/// What is the same for all pods of a role under one plan.
+#[derive(Debug)]
+pub struct RolePlan {
+    /// The common part of their manifests.
+    pub blueprint: Blueprint,
+    /// What one of them requests.
+    pub requests: Resources,
+    /// What they tolerate.
+    pub tolerations: Vec<Toleration>,
+    /// How they are launched.
+    pub launcher: Launcher,
+    /// What the plan tells them all.
+    pub world: World,
+}
+
+/// What belongs to one plan, and to nothing after it.
+#[derive(Debug, Default)]
+pub struct PlanWork {
+    /// Its generation; 0 without a plan.
+    pub generation: u64,
+    /// What is the same for the pods of a role.
+    pub roles: BTreeMap<String, Arc<RolePlan>>,
+    /// What progress was computed from last.
+    pub seen_progress: Option<(Tally, Option<i64>, Option<String>)>,
+    /// The nodes under which the gang is indexed.
+    pub nodes: BTreeSet<NodeName>,
+}
+
+/// The object that controls a gang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its kind.
+    pub kind: Kind,
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// UID.
+    pub uid: Uid,
+}
+
+impl Owner {
+    fn of(object: &Object) -> Option<Self> {
+        let owner = crate::controller_of(&object.metadata)?;
+        let kind = (owner.kind == Kind::Job.name() && owner.api_version.starts_with("muster.dev/"))
+            .then_some(Kind::Job)?;
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        Some(Self { kind, key: ObjectKey::new(namespace, owner.name.clone()), uid: Uid(owner.uid.clone()) })
+    }
+}
+
+/// One gang.
+#[derive(Debug)]
+pub struct GangRt {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// UID.
+    pub uid: Uid,
+    /// What controls it.
+    pub owner: Option<Owner>,
+    /// The object as last seen.
+    pub object: Object,
+    /// Its resourceVersion, ours if we wrote last.
+    pub version: String,
+    /// Its status as committed on the server.
+    pub status: GangStatus,
+    /// What of its specification its life depends on.
+    pub terms: Terms,
+    /// Where it stands.
+    pub life: Life,
+    /// The gang as the engine would want it for a new plan, state aside; or why it cannot be placed at all.
+    pub request: Result<Gang, Reason>,
+    /// What the request is made from has changed.
+    pub request_stale: bool,
+    /// What the plan in force was made from: it is judged by that, whatever became of the cluster's other objects since.
+    pub basis: Option<Arc<Basis>>,
+    /// What the engine was told last.
+    pub told: Option<Told>,
+    /// The status that is being written.
+    pub writing: Option<Box<Writing>>,
+    /// Not before this time is a status tried again.
+    pub write_after: Millis,
+    /// When a status that only reports was written last.
+    pub reported: Millis,
+    /// What belongs to the plan in force.
+    pub work: PlanWork,
+    /// Services and ConfigMaps of the gang as seen.
+    pub children: BTreeMap<(Kind, String), ChildSeen>,
+    /// They are to be compared with what the plan needs.
+    pub look_at_children: bool,
+    /// Last checkpoint step that was seen on a pod.
+    pub checkpoint_step: Option<i64>,
+    /// When its pods' start was looked at last.
+    looked: Millis,
+    /// Any of its pods may have to be deleted or let go.
+    sweep: bool,
+    /// These pods may: of two thousand that leave, each event concerns one.
+    suspects: BTreeSet<Uid>,
+}
+
+impl GangRt {
+    /// A gang as first seen.
+    pub fn new(object: Object, shared: &Shared) -> Self {
+        let mut rt = Self {
+            key: crate::key_of(&object.metadata),
+            uid: crate::uid_of(&object.metadata),
+            owner: Owner::of(&object),
+            version: String::new(),
+            status: GangStatus::default(),
+            terms: facts::terms(&object.spec),
+            life: Life::new(Committed::default(), shared.now.at),
+            request: Err(Reason::NotFound { states: 0 }),
+            request_stale: true,
+            basis: None,
+            told: None,
+            writing: None,
+            write_after: 0,
+            reported: Millis::MIN / 2,
+            work: PlanWork::default(),
+            children: BTreeMap::new(),
+            look_at_children: true,
+            checkpoint_step: None,
+            looked: Millis::MIN / 2,
+            sweep: true,
+            suspects: BTreeSet::new(),
+            object: object.clone(),
+        };
+        rt.see(object, shared);
+        rt
+    }
+
+    /// Takes in the object, unless it is older than what we know.
+    pub fn see(&mut self, object: Object, shared: &Shared) {
+        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        if older(&version, &self.version) {
+            return;
+        }
+        self.version = version;
+        // A deletion, a suspension: whatever changed, pods may have to go.
+        self.sweep = true;
+        let status = object.status.clone().unwrap_or_default();
+        if self.object.metadata.generation != object.metadata.generation {
+            // The specification changed: what the engine knows of it is old.
+            self.told = None;
+            self.request_stale = true;
+            self.terms = facts::terms(&object.spec);
+        }
+        self.owner = Owner::of(&object);
+        self.object = object;
+        if status != self.status {
+            let plan = if status.plan == self.status.plan {
+                self.life.committed().plan.clone()
+            } else {
+                facts::read_plan(&status, &shared.parts)
+            };
+            self.commit(status, plan, shared);
+        }
+        if self.object.metadata.deletion_timestamp.is_some() {
+            self.life.leave();
+        }
+    }
+
+    /// Reads the plan again, now that all of its parts are known.
+    pub fn read_plan_again(&mut self, shared: &Shared) {
+        if self.life.committed().plan.is_err() {
+            let plan = facts::read_plan(&self.status, &shared.parts);
+            self.commit(self.status.clone(), plan, shared);
+        }
+    }
+
+    /// What is on the server now, and the plan that it holds.
+    pub fn commit(&mut self, status: GangStatus, plan: Result<Option<Plan>, String>, shared: &Shared) {
+        self.checkpoint_step = self.checkpoint_step.max(status.checkpoint_step);
+        self.sweep = true;
+        if self.status.basis != status.basis || (self.basis.is_none() && status.basis.is_some()) {
+            self.basis = status.basis.as_ref().and_then(Basis::read).map(Arc::new);
+        }
+        self.life.commit(facts::committed(&status, plan), shared.now.at);
+        self.status = status;
+        let generation = self.life.plan().map_or(0, |plan| plan.generation);
+        if self.work.generation != generation {
+            let nodes = std::mem::take(&mut self.work.nodes);
+            self.work = PlanWork { generation, nodes, ..PlanWork::default() };
+        }
+        self.work.seen_progress = None;
+    }
+
+    /// Takes in a pod. Returns whether anything follows from it: of a pod that merely begins, only the last matters.
+    pub fn see_pod(&mut self, pod: &PodFacts, now: Millis) -> bool {
+        let tally = |life: &Life| life.slots().map(muster_lifecycle::gang::Slots::tally).unwrap_or_default();
+        let before = tally(&self.life);
+        let planned = match pod.slot.as_ref().filter(|_| self.owns(pod)) {
+            Some(slot) => self.life.observe(slot, &sight(pod), now),
+            None => false,
+        };
+        let step = if planned { self.checkpoint_step.max(pod.checkpoint_step) } else { self.checkpoint_step };
+        let progressed = std::mem::replace(&mut self.checkpoint_step, step) != step;
+        let after = tally(&self.life);
+        let unwanted = !planned || pod.leaving || self.life.holding().is_none();
+        if unwanted {
+            self.suspects.insert(pod.uid.clone());
+        }
+        let begins = before != after
+            && (after.running, after.done, after.lost) == (before.running, before.done, before.lost)
+            && after.missing + after.asked > 0;
+        unwanted || progressed || (before != after && !begins)
+    }
+
+    /// Whether a pod is one that this gang made: by its controller, namespace and name, never by labels alone.
+    pub fn owns(&self, pod: &PodFacts) -> bool {
+        pod.gang.as_ref() == Some(&self.uid)
+            && pod.key.namespace == self.key.namespace
+            && pod.slot.as_ref().is_some_and(|slot| self.pod_name(slot) == pod.key.name)
+    }
+
+    /// Takes in a Service or ConfigMap of its.
+    pub fn see_child(&mut self, shared: &mut Shared, kind: Kind, meta: &ObjectMeta) {
+        let key = crate::key_of(meta);
+        shared.child_of.insert((kind, key.clone()), self.key.clone());
+        self.children.insert((kind, key.name), ChildSeen::of(meta, &self.uid));
+        self.look_at_children = true;
+        shared.dirty_gangs.insert(self.key.clone());
+    }
+
+    /// What the plan in force takes for a pod.
+    pub fn planned_requests(&self, pod: &PodFacts) -> Option<Resources> {
+        let slot = pod.slot.as_ref()?;
+        let class = self.life.plan()?.unit(&slot.unit)?.placed.class.as_ref();
+        let basis = self.in_force().ok()?;
+        let role = basis.roles().iter().find(|role| role.name == slot.unit.role)?;
+        Some(role.pod_requests(basis.classes().iter().find(|known| Some(&known.name) == class)))
+    }
+
+    /// All of its pods are looked at again.
+    pub fn sweep_all(&mut self) {
+        self.sweep = true;
+    }
+
+    /// Since when it waits, for the order of decisions: its creation, in wall time.
+    pub fn since(&self) -> Millis {
+        self.object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond())
+    }
+
+    /// Its committed phase.
+    pub fn phase(&self) -> GangPhase {
+        self.status.phase.unwrap_or_default()
+    }
+
+    /// Whether it has ended.
+    pub fn is_final(&self) -> bool {
+        self.phase().is_final()
+    }
+
+    /// Whether a pod belongs to no slot of the plan in force (or to a gang that has none).
+    pub fn stray(&self, pod: &PodFacts) -> bool {
+        let planned = pod.slot.as_ref().and_then(|slot| self.life.slots()?.get(slot));
+        planned.is_none_or(|planned| planned.uid.as_ref() != Some(&pod.uid))
+    }
+
+    /// The name of a pod.
+    pub fn pod_name(&self, slot: &Slot) -> String {
+        let roles: Vec<&str> = self.object.spec.roles.iter().map(|role| role.name.as_str()).collect();
+        let letter = names::role_letter(&roles, &slot.unit.role);
+        names::pod(&self.key.name, &self.uid, letter, slot.unit.index, slot.incarnation, slot.index)
+    }
+
+    /// A role of its specification.
+    pub fn role(&self, name: &str) -> Option<&RoleSpec> {
+        self.object.spec.roles.iter().find(|role| role.name == name)
+    }
+
+    /// Position of our finalizer.
+    pub fn guard(&self) -> Option<usize> {
+        self.object.metadata.finalizers.iter().flatten().position(|name| name == labels::PODS_FINALIZER)
+    }
+
+    /// A part of it on the desk.
+    pub fn target(&self, facet: Facet) -> Target {
+        Target { kind: Kind::Gang, facet, key: self.key.clone() }
+    }
+}
+
+/// Whether a resourceVersion is older than another. They are numbers that grow (guaranteed since Kubernetes 1.35);
+/// what is no number is never older.
+pub fn older(version: &str, than: &str) -> bool {
+    match (version.parse::<u64>(), than.parse::<u64>()) {
+        (Ok(version), Ok(than)) => version < than,
+        _ => false,
+    }
+}
+
+/// A plan and its parts as they stand in a status.
+pub use plan_codec::Chunk;

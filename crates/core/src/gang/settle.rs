@@ -1,0 +1,284 @@
+//! One gang, one step: what should its status be; if it is that, what is to be done.
+
+use muster_api::labels;
+use muster_lifecycle::gang::{Facts, Next, Stage};
+use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Slot};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+use super::request::{inform_engine, refresh};
+use super::status::{Change, Speaks};
+use super::{GangRt, Told, Writing, pods};
+use crate::shared::Shared;
+use crate::want::{Base, Class, Facet, Kind, Want};
+
+/// How often at most the start of a gang's pods is looked at.
+const LOOK_EVERY: Millis = 1_000;
+/// First delay after a plan that could not be carried out; doubled up to [`LONGEST_HOLD`].
+const FIRST_HOLD: Millis = 10_000;
+const LONGEST_HOLD: Millis = 600_000;
+/// How old what is known of pods may be when the engine finds no node that they fit.
+const SHAPE_KEPT: Millis = 300_000;
+
+/// Looks at a gang and does what follows.
+pub fn settle(shared: &mut Shared, rt: &mut GangRt) {
+    look(shared, rt);
+    if rt.life.leaving() {
+        inform_engine(shared, rt, false);
+        pods::clear_out(shared, rt);
+        return;
+    }
+    if rt.life.waiting().is_some() || rt.request_stale {
+        refresh(shared, rt);
+    }
+    let may_wait = may_wait(shared, rt);
+    if let Some(change) = change(shared, rt) {
+        write(shared, rt, change);
+    }
+    if rt.writing.as_ref().is_some_and(|writing| writing.change.urgent) {
+        return;
+    }
+    inform_engine(shared, rt, may_wait);
+    pods::act(shared, rt);
+}
+
+/// Time: pods that did not start, holds that are over.
+fn look(shared: &mut Shared, rt: &mut GangRt) {
+    let now = shared.now.at;
+    let due = rt.looked + LOOK_EVERY;
+    let starting = rt.life.slots().is_some_and(|slots| slots.tally().starting > 0);
+    let next = if due > now && starting {
+        Some(due)
+    } else {
+        rt.looked = now;
+        rt.life.look(&shared.config.patience, now)
+    };
+    if let Some(at) = next {
+        shared.wake_gang(&rt.key, at);
+    }
+}
+
+/// Whether nothing beyond the gang itself keeps it from being placed: quotas, what admission makes of its pods, our
+/// finalizer. Asks for what is missing.
+fn may_wait(shared: &mut Shared, rt: &mut GangRt) -> bool {
+    if rt.life.waiting().is_none() {
+        return false;
+    }
+    let beside = shared.uncreated_beside(&rt.key);
+    let Ok(request) = &mut rt.request else { return false };
+    let quota = shared.world.fit_into_quotas(request, &beside);
+    let Some(waiting) = rt.life.waiting_mut() else { return false };
+    if waiting.decided.is_some() {
+        return true;
+    }
+    if quota.is_some() || matches!(waiting.refusal, Some(Reason::QuotaExceeded { .. })) {
+        waiting.refusal = quota;
+    }
+    let over_quota = matches!(waiting.refusal, Some(Reason::QuotaExceeded { .. }));
+    let misfits = matches!(waiting.refusal, Some(Reason::NoNodeFits { .. } | Reason::PodRefused { .. }));
+    if rt.terms.suspend || waiting.hold.is_some() || over_quota {
+        return false;
+    }
+    let begins = !rt.told.as_ref().is_some_and(Told::waits);
+    let oldest = if misfits { shared.now.at - SHAPE_KEPT } else { Millis::MIN };
+    if misfits {
+        shared.wake_gang(&rt.key, shared.now.at + SHAPE_KEPT);
+    }
+    crate::shapes::known(shared, rt, begins, oldest) && guarded(shared, rt)
+}
+
+/// Whether our finalizer is on it, so that its pods are not orphaned when it is deleted; asks for it.
+fn guarded(shared: &mut Shared, rt: &GangRt) -> bool {
+    if rt.guard().is_some() {
+        return true;
+    }
+    let none = rt.object.metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
+    let (path, value) = if none {
+        ("/metadata/finalizers", json!([labels::PODS_FINALIZER]))
+    } else {
+        ("/metadata/finalizers/-", json!(labels::PODS_FINALIZER))
+    };
+    shared.desk.want(Want::Guard {
+        gang: rt.key.clone(),
+        base: Base { uid: rt.uid.clone(), version: rt.version.clone() },
+        patch: json!([{ "op": "add", "path": path, "value": value }]),
+        off: false,
+    });
+    false
+}
+
+/// The status that the gang should have, if it is not the committed one.
+fn change(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
+    let now = shared.now;
+    if let Some(writing) = &rt.writing
+        && (writing.unsure || writing.change.urgent || shared.desk.flies(&rt.target(Facet::Status)))
+    {
+        return None;
+    }
+    if rt.write_after > now.at {
+        shared.wake_gang(&rt.key, rt.write_after);
+        return None;
+    }
+    let unsound = rt.request.as_ref().err().cloned();
+    let cluster = &shared.cluster;
+    let basis = rt.in_force().ok();
+    let cannot = |slot: &Slot, node: &NodeName| -> Option<String> {
+        let node = cluster.node(node)?;
+        let basis = basis.as_ref()?;
+        let role = basis.roles().iter().find(|role| role.name == slot.unit.role)?;
+        let class = basis.classes().iter().find(|class| node.allocatable.get(&class.resource) > 0);
+        let requests = role.pod_requests(class);
+        let short = requests.0.iter().find(|(name, amount)| node.allocatable.get(name) < **amount)?;
+        let there = node.allocatable.get(short.0);
+        Some(format!(
+            "node {} has {} of {} left to give, and a pod needs {}",
+            node.name, there, short.0, short.1
+        ))
+    };
+    let facts = Facts { unsound: unsound.as_ref(), cannot: &cannot };
+    match rt.life.next(&rt.terms, &facts, &shared.config.patience, now) {
+        Next::Commit(what) => rt.commits(what, now),
+        Next::Refused(reason) => match rt.refused(&reason, now) {
+            Speaks::Now(change) => Some(*change),
+            Speaks::Later(at) => {
+                shared.wake_gang(&rt.key, at);
+                None
+            }
+            Speaks::Not => None,
+        },
+        Next::Report => report(shared, rt),
+        Next::Rest => None,
+    }
+}
+
+/// How far the pods have come, if it is time to say so. How far ten thousand pods have come is not worked out for each of
+/// them. That all are created is written with the first that runs, or when the others should: until then one that is
+/// missing is simply made again.
+fn report(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
+    let now = shared.now;
+    let trouble = rt.trouble_words(now);
+    let begins = rt.begins_to_run();
+    if !rt.progress_unseen(trouble.as_deref()) {
+        return None;
+    }
+    let every = if trouble.is_none() && rt.only_begins() {
+        shared.config.patience.admit
+    } else {
+        shared.config.progress_every
+    };
+    let due = rt.reported.saturating_add(every);
+    if !begins && (due > now.at || shared.creating.contains_key(&rt.key)) {
+        shared.wake_gang(&rt.key, due.max(now.at + 1));
+        return None;
+    }
+    let change = rt.progress(trouble, now);
+    if begins {
+        crate::shapes::look_for_volumes(shared, rt);
+    }
+    change
+}
+
+fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
+    change.status.epoch = shared.epoch;
+    if change.status == rt.status {
+        // Nothing that the server does not know: a status is never written for its own sake.
+        return;
+    }
+    let (want, parts) = rt.status_want(&mut change);
+    shared.parts.extend(parts.into_iter().map(|part| (part.name, part.text)));
+    if change.urgent {
+        shared.creating.remove(&rt.key);
+    }
+    let generation = |plan: &Result<Option<Plan>, String>| match plan {
+        Ok(Some(plan)) => Some(plan.generation),
+        _ => None,
+    };
+    let places = matches!(change.plan, Ok(Some(_)))
+        && generation(&change.plan) != generation(&rt.life.committed().plan);
+    rt.writing = Some(Box::new(Writing { version: rt.version.clone(), change, places, unsure: false }));
+    shared.desk.want(want);
+}
+
+/// What follows from a status that is on the server now.
+pub fn committed(shared: &mut Shared, rt: &mut GangRt, writing: Writing) {
+    let Change { status, note, failed, .. } = writing.change;
+    let now = shared.now.at;
+    rt.reported = now;
+    let refusal = rt.life.waiting().and_then(|waiting| waiting.refusal.as_ref());
+    let refused = refusal.or(rt.request.as_ref().err()).map(Reason::code);
+    if let Some(code) = refused.filter(|code| status.reason.as_deref() == Some(*code)) {
+        *shared.counters.refused.entry(code).or_default() += 1;
+    }
+    if writing.places {
+        shared.counters.placed += 1;
+    }
+    if let Some(reason) = failed {
+        fail(rt, now, reason);
+        shared.counters.plans_failed += 1;
+    } else if rt.phase() == muster_api::GangPhase::Running {
+        rt.life.memory.failures = 0;
+    }
+    if let Some(restart) = status.restarts.last().filter(|_| writing.places)
+        && status.plan.as_ref().is_some_and(|plan| plan.generation == restart.generation)
+    {
+        *shared.counters.restarts.entry(restart.cause.clone()).or_default() += 1;
+    }
+    if let Some((reason, message, warning)) = note {
+        shared.tell_gang(rt, &reason, &message, warning);
+    }
+    index_nodes(shared, rt);
+}
+
+/// The gang is not placed for a while, longer with each failure in a row.
+pub fn fail(rt: &mut GangRt, now: Millis, reason: Reason) {
+    let failures = rt.life.memory.failures;
+    rt.life.memory.failures = failures.saturating_add(1);
+    let pause = FIRST_HOLD.saturating_mul(1 << failures.min(10)).min(LONGEST_HOLD);
+    rt.life.hold(now.saturating_add(pause), reason);
+}
+
+/// Keeps the index from nodes to gangs in step with a gang's committed plan.
+pub fn index_nodes(shared: &mut Shared, rt: &mut GangRt) {
+    let planned = match rt.life.stage() {
+        Stage::Waiting(_) => BTreeSet::new(),
+        _ => rt
+            .life
+            .slots()
+            .map(|slots| slots.iter().map(|pod| pod.node.clone()).collect())
+            .unwrap_or_default(),
+    };
+    let before = std::mem::replace(&mut rt.work.nodes, planned);
+    shared.nodes.index(&rt.key, &before, &rt.work.nodes);
+}
+
+/// The class of requests that a status belongs to.
+pub fn class_of(urgent: bool, recovers: bool) -> Class {
+    match (urgent, recovers) {
+        (false, _) => Class::Report,
+        (true, true) => Class::Recovery,
+        (true, false) => Class::Commit,
+    }
+}
+
+/// The gang is gone: nobody counts on it.
+pub fn forget(shared: &mut Shared, rt: &mut GangRt) {
+    let nodes = std::mem::take(&mut rt.work.nodes);
+    shared.nodes.index(&rt.key, &nodes, &BTreeSet::new());
+    for node in rt.life.holding().into_iter().flat_map(|holding| holding.blocked.keys()) {
+        shared.nodes.unblock(&rt.key, node);
+    }
+    for (kind, name) in rt.children.keys() {
+        let key = ObjectKey::new(rt.key.namespace.clone(), name.clone());
+        shared.child_of.remove(&(*kind, key));
+    }
+    for facet in [Facet::Object, Facet::Status, Facet::End, Facet::Read] {
+        shared.desk.forget(&rt.target(facet));
+    }
+}
+
+/// Deletes a gang.
+pub fn delete(shared: &mut Shared, rt: &GangRt) {
+    if !rt.life.leaving() {
+        shared.desk.want(Want::Delete { kind: Kind::Gang, key: rt.key.clone(), uid: rt.uid.clone() });
+    }
+}

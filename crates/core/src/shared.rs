@@ -1,0 +1,216 @@
+//! What all gangs and workloads use: the cluster, the world, the desk, the calendar.
+
+use kube::api::ObjectMeta;
+use muster_cluster::Cluster;
+use muster_lifecycle::Now;
+use muster_model::{Millis, NodeName, ObjectKey, Resources, Slot, Uid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::desk::Desk;
+use crate::gang::{GangRt, Owner};
+use crate::nodes::Nodes;
+use crate::shapes::Shapes;
+use crate::want::{Kind, Note, Want};
+use crate::{Config, Counters, World};
+
+/// Something to look at again at a given time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wake {
+    /// A gang.
+    Gang(ObjectKey),
+    /// A workload.
+    Workload(Uid),
+    /// What is believed of a node.
+    Node(NodeName),
+    /// The statuses of a kind that are counted from others.
+    Report(Kind),
+    /// Nothing in particular: one more turn.
+    Turn,
+}
+
+/// What all gangs and workloads use.
+pub struct Shared {
+    /// Patience and bounds.
+    pub config: Config,
+    /// Epoch of the term.
+    pub epoch: i64,
+    /// The time of this turn.
+    pub now: Now,
+    /// Wall time less monotonic time.
+    pub wall_offset: Millis,
+    /// All that existed when the term began is known.
+    pub started: bool,
+    /// Nodes, pods and plans, and the engine over them.
+    pub cluster: Cluster,
+    /// Classes, queues, priorities, quotas.
+    pub world: World,
+    /// One record a node.
+    pub nodes: Nodes,
+    /// What admission makes of pods.
+    pub shapes: Shapes,
+    /// Parts of large plans, by name.
+    pub parts: BTreeMap<String, String>,
+    /// What is wanted of the API server.
+    pub desk: Desk,
+    /// The calendar.
+    pub wakes: BTreeSet<(Millis, Wake)>,
+    /// Gangs to look at in this turn.
+    pub dirty_gangs: BTreeSet<ObjectKey>,
+    /// Workloads to look at in this turn.
+    pub dirty_workloads: BTreeSet<Uid>,
+    /// Gangs with pods to create now, and those pods' places.
+    pub creating: BTreeMap<ObjectKey, VecDeque<Slot>>,
+    /// Gang whose creation was served last: creations go round.
+    pub served: Option<ObjectKey>,
+    /// Gangs by UID.
+    pub by_uid: BTreeMap<Uid, ObjectKey>,
+    /// Gangs by the UID of what controls them.
+    pub children: BTreeMap<Uid, BTreeSet<ObjectKey>>,
+    /// Workloads by kind and name.
+    pub workloads: BTreeMap<(Kind, ObjectKey), Uid>,
+    /// Services and ConfigMaps of gangs that were not seen yet, by the gang's UID.
+    pub strays: BTreeMap<Uid, BTreeMap<(Kind, ObjectKey), ObjectMeta>>,
+    /// The gang of each Service and ConfigMap.
+    pub child_of: BTreeMap<(Kind, ObjectKey), ObjectKey>,
+    /// What pods of a plan request that are not created yet: the server's quotas do not count them.
+    pub uncreated: BTreeMap<ObjectKey, Resources>,
+    /// Whether nodes changed since the world looked at them.
+    pub nodes_changed: bool,
+    /// Counters for metrics.
+    pub counters: Counters,
+    warned: BTreeSet<String>,
+    notes: u64,
+}
+
+impl Shared {
+    /// For a term.
+    pub fn new(config: Config, epoch: i64) -> Self {
+        Self {
+            desk: Desk::new(config.limits),
+            nodes: Nodes::new(&config),
+            config,
+            epoch,
+            now: Now::default(),
+            wall_offset: 0,
+            started: false,
+            cluster: Cluster::new(),
+            world: World::default(),
+            shapes: Shapes::default(),
+            parts: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            dirty_gangs: BTreeSet::new(),
+            dirty_workloads: BTreeSet::new(),
+            creating: BTreeMap::new(),
+            served: None,
+            by_uid: BTreeMap::new(),
+            children: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            strays: BTreeMap::new(),
+            child_of: BTreeMap::new(),
+            uncreated: BTreeMap::new(),
+            nodes_changed: true,
+            counters: Counters::default(),
+            warned: BTreeSet::new(),
+            notes: 0,
+        }
+    }
+
+    /// A turn begins at this monotonic time.
+    pub fn at(&mut self, now: Millis) {
+        self.now = Now { at: now, wall: now.saturating_add(self.wall_offset) };
+    }
+
+    /// The monotonic time at which the wall clock will say `wall`, if it does not jump.
+    pub fn when(&self, wall: Millis) -> Millis {
+        wall.saturating_sub(self.wall_offset)
+    }
+
+    /// Looks at a gang again at a time.
+    pub fn wake_gang(&mut self, key: &ObjectKey, at: Millis) {
+        self.wakes.insert((at, Wake::Gang(key.clone())));
+    }
+
+    /// Looks at a workload again at a time.
+    pub fn wake_workload(&mut self, uid: &Uid, at: Millis) {
+        self.wakes.insert((at, Wake::Workload(uid.clone())));
+    }
+
+    /// The workload that controls a gang is to look at it.
+    pub fn touch_owner(&mut self, rt: &GangRt) {
+        if let Some(owner) = &rt.owner {
+            self.dirty_workloads.insert(owner.uid.clone());
+        }
+    }
+
+    /// A gang has another owner now.
+    pub fn index_owner(&mut self, gang: &ObjectKey, before: Option<&Owner>, after: Option<&Owner>) {
+        if before == after {
+            return;
+        }
+        if let Some(owner) = before
+            && let Some(children) = self.children.get_mut(&owner.uid)
+        {
+            children.remove(gang);
+            if children.is_empty() {
+                self.children.remove(&owner.uid);
+            }
+        }
+        if let Some(owner) = after {
+            self.children.entry(owner.uid.clone()).or_default().insert(gang.clone());
+        }
+    }
+
+    /// Says something once in the log.
+    pub fn warn(&mut self, warnings: Vec<String>) {
+        for warning in warnings {
+            if self.warned.len() < 10_000 && self.warned.insert(warning.clone()) {
+                tracing::warn!("{warning}");
+            }
+        }
+    }
+
+    /// An event about an object.
+    pub fn tell(
+        &mut self,
+        kind: Kind,
+        about: &ObjectKey,
+        uid: &Uid,
+        reason: &str,
+        message: &str,
+        warning: bool,
+    ) {
+        self.notes += 1;
+        self.desk.want(Want::Tell(Box::new(Note {
+            kind,
+            about: about.clone(),
+            uid: uid.clone(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            warning,
+            number: self.notes,
+        })));
+    }
+
+    /// Tells about a gang: on its workload, where users look, else on the gang itself.
+    pub fn tell_gang(&mut self, rt: &GangRt, reason: &str, message: &str, warning: bool) {
+        match &rt.owner {
+            Some(owner) => self.tell(owner.kind, &owner.key, &owner.uid, reason, message, warning),
+            None => self.tell(Kind::Gang, &rt.key, &rt.uid, reason, message, warning),
+        }
+    }
+
+    /// What is planned in a namespace and not created yet, a gang's own aside.
+    pub fn uncreated_beside(&self, gang: &ObjectKey) -> Resources {
+        let first = ObjectKey::new(gang.namespace.clone(), String::new());
+        let mut sum = Resources::default();
+        for (key, amount) in self.uncreated.range(first..) {
+            if key.namespace != gang.namespace {
+                break;
+            }
+            if key != gang {
+                sum.add(amount);
+            }
+        }
+        sum
+    }
+}
