@@ -1,6 +1,6 @@
 //! What the pods of a gang are told: the lifecycle crate's tables, fed from the gang and its plan.
 
-use muster_api::{Framework as ApiFramework, Gang as Object, names};
+use muster_api::{Framework as ApiFramework, Gang as Object, RoleSpec, names};
 use muster_cluster::Slot;
 use muster_lifecycle::launch::{self, Addresses, Framework, Launch, Names, PodAt, World};
 use muster_lifecycle::parallelism::Parallelism;
@@ -32,10 +32,9 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// The launcher of a gang. Ranks are those of its first role.
-    pub fn of(object: &Object) -> Self {
+    /// The launcher of a role of a gang; each role counts its own ranks.
+    pub fn of(object: &Object, role: Option<&RoleSpec>) -> Self {
         let spec = &object.spec.launch;
-        let role = object.spec.roles.first();
         let axes = &spec.parallelism;
         let framework = framework(spec.framework);
         let meta = &object.metadata;

@@ -73,13 +73,17 @@ impl World {
                 s.scopes.as_ref().is_some_and(|l| !l.is_empty()) || s.scope_selector.is_some()
             })
         };
-        match quota.filter(|quota| !scoped(quota)) {
+        let changed = match quota.filter(|quota| !scoped(quota)) {
             Some(quota) => {
                 let left = quota_left(quota);
                 of_namespace.insert(key.name.clone(), left.clone()).as_ref() != Some(&left)
             }
             None => of_namespace.remove(&key.name).is_some(),
+        };
+        if of_namespace.is_empty() {
+            self.quotas.remove(&key.namespace);
         }
+        changed
     }
 
     /// Looks at all nodes for the products they carry. Returns whether that changed.
@@ -194,6 +198,14 @@ impl World {
         if !self.has_queue(&spec.queue) {
             return Err(Reason::QueueUnknown { queue: spec.queue.clone() });
         }
+        let Some(priority) = self.priority(spec.priority_class_name.as_deref()) else {
+            let name = spec.priority_class_name.as_deref().unwrap_or_default();
+            return Err(invalid(
+                "spec.priorityClassName".into(),
+                format!("PriorityClass {name:?} does not exist"),
+                "create it, or leave the field out",
+            ));
+        };
         let wants_devices = spec.roles.iter().any(|role| role.devices > 0);
         let names = if spec.classes.is_empty() && wants_devices {
             self.classes_present()
@@ -224,7 +236,7 @@ impl World {
             ),
             uid: model::Uid(meta.uid.clone().unwrap_or_default()),
             queue: spec.queue.clone(),
-            priority: spec.priority,
+            priority,
             since,
             classes,
             roles,

@@ -2,6 +2,7 @@
 //! is written, and what is said where access is missing.
 
 use clap::Parser;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -300,7 +301,9 @@ async fn gangs_that_wait_go_before_and_names_that_are_there_are_not_counted_twic
     assert_eq!(answer["summary"], "1 of 3 jobs placed; 24 of 24 GPUs used on 3 nodes");
 
     let mut first = gang("small", 1);
-    first["spec"]["priority"] = json!(10);
+    first["spec"]["priorityClassName"] = json!("urgent");
+    let urgent = json!({ "metadata": { "name": "urgent" }, "value": 10 });
+    put(&Api::<PriorityClass>::all(client.clone()), urgent).await;
     let path = jobs("urgent.yaml", &[first, gang("mine", 2)]);
     let answer = simulate(&client, &["--job", &path]).await.expect("an answer");
     assert_eq!(placed(&answer, 0).len(), 1, "a higher priority goes first: {answer:#}");

@@ -115,7 +115,7 @@ fn child(rt: &GangRt, wanted: &Wanted, key: ObjectKey, seen: Option<&ChildSeen>)
 /// The objects that the plan needs.
 fn wanted(rt: &GangRt) -> Vec<Wanted> {
     let Some(plan) = rt.life.plan() else { return Vec::new() };
-    let launch = Launcher::of(&rt.object);
+    let launch = Launcher::of(&rt.object, rt.object.spec.roles.first());
     let mut all = Vec::new();
     // The Service of rank 0 selects the current incarnation: the name never changes and never leads to an old pod.
     let first = rt.object.spec.roles.first().map(|role| UnitId { role: role.name.clone(), index: 0 });

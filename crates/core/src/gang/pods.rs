@@ -256,7 +256,7 @@ fn role_plan(rt: &mut GangRt, slot: &Slot) -> Result<Arc<RolePlan>, String> {
         blueprint: Blueprint::new(&rt.object, spec, class)?,
         requests: role.pod_requests(class),
         tolerations: role.tolerations.clone(),
-        launcher: Launcher::of(&rt.object),
+        launcher: Launcher::of(&rt.object, Some(spec)),
         world: Launcher::world(plan, &slot.unit.role, rt.checkpoint_step),
     });
     rt.work.roles.insert(slot.unit.role.clone(), role.clone());

@@ -68,7 +68,7 @@ impl GangRt {
             key: self.key.clone(),
             uid: self.uid.clone(),
             queue: self.object.spec.queue.clone(),
-            priority: self.object.spec.priority,
+            priority: self.request.as_ref().map_or(self.object.spec.priority, |request| request.priority),
             since: self.since(),
             classes: basis.classes.clone(),
             roles: basis.roles.clone(),

@@ -55,6 +55,8 @@ pub trait Workload: Debug + Send {
     fn uid(&self) -> &Uid;
     /// Whether it is being deleted.
     fn leaving(&self) -> bool;
+    /// Whether its gangs are to stay when it goes (`--cascade=orphan`).
+    fn orphans(&self) -> bool;
     /// Whether nothing more will happen to it.
     fn is_final(&self) -> bool;
     /// The gangs that it should have, given those it has, and what is wrong with its specification, given the other
@@ -86,6 +88,9 @@ pub fn settle(shared: &mut Shared, gangs: &BTreeMap<ObjectKey, GangRt>, workload
     let have: Vec<&GangRt> =
         shared.children.get(workload.uid()).into_iter().flatten().filter_map(|key| gangs.get(key)).collect();
     if workload.leaving() {
+        if workload.orphans() {
+            return;
+        }
         // Waiting for the garbage collector would take longer.
         for gang in have {
             gang::delete(shared, gang);

@@ -263,6 +263,10 @@ impl Workload for Training {
         self.object.metadata.deletion_timestamp.is_some()
     }
 
+    fn orphans(&self) -> bool {
+        self.object.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "orphan")
+    }
+
     fn is_final(&self) -> bool {
         self.phase().is_final()
     }

@@ -104,7 +104,7 @@ fn bodies(gang: &Gang, count: usize, epoch: i64) -> Result<Vec<(String, Vec<u8>)
     let class = catalogue::all().into_iter().find(|(name, _)| *name == CLASS).context("no such class")?;
     let class = class.1.to_model(CLASS, std::iter::once("NVIDIA-H100-80GB-HBM3"));
     let blueprint = Blueprint::new(gang, role, Some(&class)).map_err(anyhow::Error::msg)?;
-    let launcher = Launcher::of(gang);
+    let launcher = Launcher::of(gang, gang.spec.roles.first());
     let mut pods = Vec::with_capacity(count);
     for index in 0..count {
         let unit = UnitId { role: role.name.clone(), index: index as u32 };

@@ -1,0 +1,293 @@
+//! A gang's plans, Services and pods: nothing of one plan outlives it, and nobody else's pod stands for one of its own.
+
+use super::*;
+
+fn service_marks(asked: &[Want]) -> Vec<String> {
+    let selector = |child: &Child| {
+        let patched = child.patch.as_array().into_iter().flatten().find(|op| op["path"] == "/spec/selector");
+        let wanted = match (&child.base, patched) {
+            (Some(_), Some(op)) => op["value"].clone(),
+            _ => child.body["spec"]["selector"].clone(),
+        };
+        wanted["muster.dev/incarnation"].as_str().unwrap().to_owned()
+    };
+    let services = asked.iter().filter_map(|want| match want {
+        Want::Apply(child) if child.kind == Kind::Service => Some(selector(child)),
+        _ => None,
+    });
+    services.collect()
+}
+
+/// A node that was busy once is not held against the next plan: each wait for room has its own time.
+#[test]
+fn a_second_restart_waits_for_room_as_long_as_the_first() {
+    let mut table = Table::new(3);
+    table.submit("gang", 2);
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    let restart = |table: &mut Table| {
+        let old: Vec<(String, Vec<u8>)> = table.pods.clone().into_iter().collect();
+        let failed = table.first_pod();
+        table.end(&failed, 1);
+        // The other pod takes its time to leave.
+        let stays = |want: &Want| {
+            matches!(want, Want::EndPod { .. }).then_some(Outcome::Done { version: None, uid: None })
+        };
+        for (name, body) in &old {
+            if *name != failed {
+                table.tell(Event::Pod(Change::Set(leaving(body, name))));
+            }
+        }
+        table.settle_but(60_000, stays);
+        for (name, _) in &old {
+            table.pods.remove(name);
+            let key = ObjectKey::new("space", name.clone());
+            table.tell(Event::Pod(Change::Gone(key, Uid(name.clone()))));
+        }
+        table.settle(400_000);
+        table.run_all();
+        table.settle(5_000);
+    };
+    restart(&mut table);
+    let plan = table.plan("gang");
+    table.settle(900_000);
+    restart(&mut table);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!(status["phase"], "Running", "{status}");
+    assert_eq!(table.plan("gang"), plan, "it was driven from its nodes");
+    assert_eq!(status["restartsTotal"], 2, "{status}");
+}
+
+/// A plan that cannot be read is given back once; then the gang is placed anew.
+#[test]
+fn a_plan_that_cannot_be_read_is_given_back_once() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    let gang = table.gangs.get_mut("gang").unwrap();
+    gang["status"] = json!({
+        "phase": "Running", "epoch": 1, "lastGeneration": 3, "units": { "summary": "1/1" },
+        "plan": { "generation": 3, "pods": 1, "chunks": [{ "name": "gone", "sha256": "0" }] },
+    });
+    table.edit_gang("gang", |_| {});
+    let asked = table.settle(60_000);
+    let given = count(
+        &asked,
+        |want| matches!(want, Want::WriteGang { status, .. } if status.reason.as_deref() == Some("PlanUnreadable")),
+    );
+    assert_eq!(given, 1, "{asked:?}");
+    assert!(table.plan("gang").is_some(), "{}", table.gangs["gang"]["status"]);
+    assert_eq!(table.gangs["gang"]["status"]["lastGeneration"], 4);
+}
+
+/// An older request about rank 0's Service neither wins nor counts for a newer one: no pod of a plan comes before its
+/// own Service is there.
+#[test]
+fn rank0s_service_follows_the_newest_plan() {
+    let mut table = Table::new(3);
+    table.submit_with("gang", 1, &json!({ "launch": { "framework": "Torchrun" } }));
+    let first = table.until(|want| matches!(want, Want::Apply(child) if child.kind == Kind::Service));
+    // Its node dies before the answer; another plan is made.
+    table.tell(Event::Node(Change::Gone(ObjectKey::new("", "node-0"), Uid("node-0".into()))));
+    let held = table.settle_but(5_000, |_| None);
+    assert_eq!(count(&held, is_creation), 0, "no pod before its Service");
+    table.answer(&first, Outcome::Transient("too many requests".into()));
+    let asked = table.settle(60_000);
+    assert_eq!(service_marks(&asked).last().map(String::as_str), Some("2"), "{:?}", service_marks(&asked));
+    assert_eq!(count(&asked, is_creation), 1);
+    // Deleted under our hands it comes back at once.
+    let (kind, name) = table.children.keys().next().unwrap().clone();
+    table.children.clear();
+    table.run_all();
+    table.settle(1_000);
+    table.tell(Event::Service(Change::Gone(ObjectKey::new("space", name), Uid("gone".into()))));
+    assert_eq!(kind, Kind::Service);
+    assert_eq!(service_marks(&table.settle(5_000)), ["2"]);
+}
+
+/// Another namespace's pod with our gang's UID and labels is use of its node, and nothing else: it takes no place, ends
+/// nothing, and is not deleted.
+#[test]
+fn a_pod_of_another_namespace_stands_for_nothing() {
+    let mut table = Table::new(2);
+    table.submit("gang", 1);
+    let creation = table.until(is_creation);
+    let Want::CreatePod { body, pod, .. } = &*creation.want else { unreachable!() };
+    let mut theirs = ended(body, "a-smaller-uid", 0);
+    theirs.0.metadata.namespace = Some("theirs".into());
+    table.tell(Event::Pod(Change::Set(theirs)));
+    let mut runs = running(body, "another");
+    runs.0.metadata.namespace = Some("theirs".into());
+    table.tell(Event::Pod(Change::Set(runs)));
+    let outcome = table.perform(&creation.want);
+    table.answer(&creation, outcome);
+    let asked = table.settle(30_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!(status["phase"], "Placed", "{status}");
+    assert_eq!(count(&asked, |want| matches!(want, Want::EndPod { .. })), 0, "{asked:?}");
+    assert!(table.pods.contains_key(&pod.name));
+}
+
+/// What one kubelet says of a stranger's pod takes no node from others; what it says of ours ends with the node.
+#[test]
+fn a_refused_pod_takes_no_node_from_others() {
+    // Somebody's pod that asks for far too much.
+    let mut table = Table::new(1);
+    table.submit("first", 1);
+    let creation = table.until(is_creation);
+    let Want::CreatePod { body, .. } = &*creation.want else { unreachable!() };
+    let mut stranger = refused(body, "stranger", "OutOfcpu");
+    stranger.0.metadata.owner_references = None;
+    stranger.0.metadata.name = Some("stranger".into());
+    table.gone("first");
+    table.answer(&creation, Outcome::Refused("gone".into()));
+    table.tell(Event::Pod(Change::Set(stranger)));
+    table.submit("second", 1);
+    table.settle(10_000);
+    assert!(table.plan("second").is_some(), "{}", table.gangs["second"]["status"]);
+
+    // Our own pod is refused although there is room by the node's word; the node is registered anew.
+    let mut table = Table::new(1);
+    table.submit("first", 1);
+    table.settle(2_000);
+    let (name, body) = table.pods.pop_first().unwrap();
+    table.tell(Event::Pod(Change::Set(refused(&body, &name, "OutOfcpu"))));
+    table.gone("first");
+    table.tell(Event::Pod(Change::Gone(ObjectKey::new("space", name.clone()), Uid(name))));
+    table.submit("second", 1);
+    table.settle(30_000);
+    assert_eq!(table.plan("second"), None, "the kubelet's word is believed for a while");
+    table.tell(Event::Node(Change::Gone(ObjectKey::new("", "node-0"), Uid("node-0".into()))));
+    let mut again = node(0, true);
+    again.0.metadata.uid = Some("another-machine".into());
+    table.tell(Event::Node(Change::Set(again)));
+    table.settle(10_000);
+    assert!(table.plan("second").is_some(), "{}", table.gangs["second"]["status"]);
+}
+
+/// A gang that is leaving holds no decision: what was decided for it is anybody's.
+#[test]
+fn a_decision_for_a_gang_that_leaves_is_dropped() {
+    let mut table = Table::new(2);
+    table.submit("gang", 1);
+    table.settle(2_000);
+    table.run_all();
+    let progress = table.until(|want| matches!(want, Want::WriteGang { .. }));
+    // Its node dies while its progress is being written; another is decided on; then it is deleted.
+    table.tell(Event::Node(Change::Gone(ObjectKey::new("", "node-0"), Uid("node-0".into()))));
+    table.pass(10);
+    table.pass(10);
+    table.edit_gang("gang", |gang| gang["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    table.submit("next", 1);
+    table.settle_but(20_000, |want| matches!(want, Want::EndPod { .. }).then_some(Outcome::Gone));
+    assert!(table.plan("next").is_some(), "{}", table.gangs["next"]["status"]);
+    table.answer(&progress, Outcome::Conflict);
+}
+
+/// Thousands of jobs that differ in their arguments alone are one shape; a refusal asks about none of them again.
+#[test]
+fn arguments_make_no_shape_of_their_own() {
+    let mut table = Table::new(1);
+    let mut probes = 0;
+    for at in 0..500 {
+        let role = json!([{
+            "name": "worker",
+            "template": { "spec": { "containers": [{
+                "name": "trainer", "args": [format!("--seed={at}")],
+                "resources": { "requests": { "cpu": "4" } },
+            }] } },
+            "units": { "min": 1, "max": 1 },
+        }]);
+        table.submit_with(&format!("gang-{at}"), 1, &json!({ "roles": role }));
+        if at % 100 == 0 {
+            probes += count(&table.settle(1_000), |want| matches!(want, Want::Probe { .. }));
+        }
+    }
+    probes += count(&table.settle(60_000), |want| matches!(want, Want::Probe { .. }));
+    assert_eq!(probes, 1);
+    table.tell(Event::Node(Change::Set(node(1, true))));
+    let asked = table.settle(60_000);
+    assert_eq!(count(&asked, |want| matches!(want, Want::Probe { .. })), 0);
+    assert_eq!(
+        count(&asked, |want| matches!(want, Want::WriteGang { status, .. } if status.plan.is_some())),
+        1
+    );
+}
+
+/// What admission makes of pods is asked again when a LimitRange changed, and when a kubelet refused one.
+#[test]
+fn admission_is_asked_again_when_it_may_have_changed() {
+    let mut table = Table::new(1);
+    let large: Admission = |spec| {
+        let requests = spec.containers[0].resources.get_or_insert_default();
+        requests.requests.get_or_insert_default().insert("cpu".into(), Quantity("500".into()));
+    };
+    table.admission = Some(large);
+    table.submit("gang", 1);
+    table.settle(5_000);
+    assert_eq!(table.gangs["gang"]["status"]["reason"], "NoNodeFits");
+    table.admission = None;
+    let limits = json!({ "metadata": { "name": "defaults", "namespace": "space", "uid": "1" } });
+    table.tell(Event::Limits(Change::Set(partial(limits))));
+    table.settle(10_000);
+    assert!(table.plan("gang").is_some(), "{}", table.gangs["gang"]["status"]);
+}
+
+/// Ranks that ended well are remembered by the status: pods that were collected since are no loss to the next leader.
+#[test]
+fn ranks_that_ended_well_are_not_lost_by_the_next_leader() {
+    let mut table = Table::new(3);
+    table.submit("gang", 3);
+    table.settle(2_000);
+    table.run_all();
+    table.settle(5_000);
+    let worker = table.pods.keys().find(|name| name.ends_with("-1-1-0")).unwrap().clone();
+    table.end(&worker, 0);
+    table.settle(10_000);
+    assert_eq!(table.gangs["gang"]["status"]["done"], "1", "{}", table.gangs["gang"]["status"]);
+    // PodGC collects it; the leader changes; rank 0 still works.
+    table.pods.remove(&worker);
+    let rest = table.pods.clone();
+    table.core = Core::new(Config::default(), 2);
+    for at in 0..3 {
+        table.tell(Event::Node(Change::Set(node(at, true))));
+    }
+    table.show("gang");
+    for (name, body) in rest {
+        table.tell(Event::Pod(Change::Set(running(&body, &name))));
+    }
+    table.core.start();
+    table.settle(30_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!((&status["phase"], &status["restartsTotal"]), (&json!("Running"), &json!(0)), "{status}");
+}
+
+/// A gang made by hand gets our finalizer before its first plan, so that none of its pods hangs when it is deleted.
+#[test]
+fn a_gang_is_guarded_before_it_is_placed() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    table.edit_gang("gang", |gang| drop(gang["metadata"].as_object_mut().unwrap().remove("finalizers")));
+    let guard = table.until(|want| matches!(want, Want::Guard { .. }));
+    assert_eq!(table.plan("gang"), None);
+    let outcome = table.perform(&guard.want);
+    table.answer(&guard, outcome);
+    table.settle(5_000);
+    assert!(table.plan("gang").is_some());
+}
+
+/// A pod whose gang is gone is let go, whenever it comes.
+#[test]
+fn a_pod_whose_gang_is_gone_is_let_go() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    let creation = table.until(is_creation);
+    table.gone("gang");
+    table.settle(1_000);
+    // The creation was executed late.
+    let Want::CreatePod { body, pod, .. } = &*creation.want else { unreachable!() };
+    table.tell(Event::Pod(Change::Set(pod_of(body, &pod.name))));
+    let asked = table.settle(1_000);
+    let let_go = |want: &Want| matches!(want, Want::EndPod { release: Some(_), delete: Some(_), .. });
+    assert_eq!(count(&asked, let_go), 1, "{asked:?}");
+}
