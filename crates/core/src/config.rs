@@ -47,6 +47,8 @@ pub struct Counters {
     pub restarts: BTreeMap<String, u64>,
     /// Plans that the API server refused a pod of.
     pub plans_failed: u64,
+    /// Gangs over which the operator failed: faults of ours.
+    pub tripped: u64,
     /// Microseconds are not counted here: the core has no clock. Decisions asked of the engine.
     pub decisions: u64,
 }

@@ -145,7 +145,7 @@ impl Core {
     fn settle_gangs(&mut self) {
         for key in std::mem::take(&mut self.shared.dirty_gangs) {
             if let Some(rt) = self.gangs.get_mut(&key) {
-                gang::settle(&mut self.shared, rt);
+                settle_guarded(&mut self.shared, rt);
             }
         }
     }
@@ -224,6 +224,27 @@ impl Core {
             && shared.dirty_gangs.is_empty()
             && shared.dirty_workloads.is_empty()
             && shared.creating.is_empty()
+    }
+}
+
+/// Looks at a gang. One that trips us over ends its own turn, and rests until somebody changes it: the others go on.
+fn settle_guarded(shared: &mut Shared, rt: &mut GangRt) {
+    let version = rt.object.metadata.generation;
+    if rt.tripped.is_some_and(|at| Some(at) == version) {
+        return;
+    }
+    let turn = std::panic::AssertUnwindSafe(|| gang::settle(shared, rt));
+    if let Err(cause) = std::panic::catch_unwind(turn) {
+        let words = cause.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let words = words.or_else(|| cause.downcast_ref::<String>().cloned()).unwrap_or_default();
+        tracing::error!(gang = %rt.key, %words, "a fault of the operator; the gang rests until it is changed");
+        rt.tripped = version;
+        shared.counters.tripped += 1;
+        let message = format!(
+            "the operator failed over this gang ({words}) and leaves it as it is; change its specification, and please \
+             report this"
+        );
+        shared.tell_gang(rt, "OperatorFault", &message, true);
     }
 }
 

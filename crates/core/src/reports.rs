@@ -23,6 +23,9 @@ use crate::shared::Wake;
 use crate::want::{Facet, Kind, Outcome, Target, Want};
 use crate::{Core, key_of, name_of};
 
+/// What a queue does today.
+const QUEUE_READY: &str =
+    "gangs may use it; its quotas, limits, weight, borrowing and namespaces bind nobody yet";
 /// Least time between two counts: while a cluster registers or gangs come in series, they change all the time.
 const PAUSE: Millis = 5_000;
 
@@ -312,7 +315,7 @@ fn count_queue(
             "ParentsInACircle",
             format!("spec.parent: {parent:?} lies inside this queue; name one that does not"),
         ),
-        _ => Now::yes(condition::READY, "Ready", "gangs may use it"),
+        _ => Now::yes(condition::READY, "Ready", QUEUE_READY),
     };
     let generation = object.metadata.generation;
     status.conditions = condition::merge(&status.conditions, &[ready], generation, &time(now));

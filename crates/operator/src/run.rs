@@ -57,6 +57,12 @@ pub struct Args {
     /// How long a pod may wait for its kubelet before other nodes are taken.
     #[arg(long, default_value = "1m", value_parser = millis)]
     start_limit: Millis,
+    /// How long all pods of a plan may take to start before their nodes are given back.
+    #[arg(long, default_value = "15m", value_parser = millis)]
+    start_deadline: Millis,
+    /// How long a pod whose kubelet names an error (image, Secret, ConfigMap, volume) may keep its node.
+    #[arg(long, default_value = "2m", value_parser = millis)]
+    error_deadline: Millis,
     /// How long a node may be not ready before its pods count as lost.
     #[arg(long, default_value = "5s", value_parser = millis)]
     node_grace: Millis,
@@ -105,6 +111,8 @@ impl Args {
         lease.retry = span(self.retry_period);
         let mut config = Config { node_grace: self.node_grace, ..Config::default() };
         config.patience.admit = self.start_limit;
+        config.patience.start = self.start_deadline;
+        config.patience.errors = self.error_deadline;
         config.limits = Limits { create: usize::from(self.concurrency), ..config.limits };
         Ok(Options { lease, config })
     }

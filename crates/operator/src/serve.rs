@@ -83,6 +83,7 @@ pub fn text(shown: &Snapshot) -> Result<String, std::fmt::Error> {
         ("plans_failed", "Plans taken back because the API server refused a pod", counters.plans_failed),
         ("pods_created", "Pods created in this term", counters.pods_created),
         ("decisions", "Decisions of the engine in this term", counters.decisions),
+        ("faults", "Gangs over which the operator failed in this term: please report them", counters.tripped),
     ] {
         registry.register(name, help, ConstCounter::new(value));
     }

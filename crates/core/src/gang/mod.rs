@@ -168,6 +168,8 @@ pub struct GangRt {
     pub look_at_children: bool,
     /// Last checkpoint step that was seen on a pod.
     pub checkpoint_step: Option<i64>,
+    /// The generation of its specification over which the operator failed.
+    pub tripped: Option<i64>,
     /// When its pods' start was looked at last.
     looked: Millis,
     /// Any of its pods may have to be deleted or let go.
@@ -198,6 +200,7 @@ impl GangRt {
             children: BTreeMap::new(),
             look_at_children: true,
             checkpoint_step: None,
+            tripped: None,
             looked: Millis::MIN / 2,
             sweep: true,
             suspects: BTreeSet::new(),
