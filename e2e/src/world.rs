@@ -11,7 +11,7 @@ use kubesim::clock::{Clock as SimClock, SystemClock, TokioClock};
 use kubesim::kubelet::{Fleet, FleetHandle, FleetOptions, NodeSpec};
 use kubesim::node_controllers::{EndpointSlices, NodeLifecycle, PodGc, Scheduler};
 use muster_api::{Gang, TrainingJob};
-use muster_controllers::{Clock, LeaseConfig, Operator, Options, Snapshot};
+use muster_controllers::{Clock, LeaseConfig, Operator, Options, Pulse, Snapshot};
 use muster_core::Config;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -71,6 +71,8 @@ pub struct Running {
     stop: CancellationToken,
     /// What it shows of itself.
     pub shown: watch::Receiver<Snapshot>,
+    /// Its signs of life.
+    pub pulse: Pulse,
 }
 
 impl Running {
@@ -223,6 +225,11 @@ impl World {
         self.start_freezable(options, self.operator.clone()).0
     }
 
+    /// Starts an operator that uses this client.
+    pub fn start_with(&self, identity: &str, client: Client) -> Running {
+        self.start_freezable(self.options(identity), client).0
+    }
+
     /// Starts an operator whose requests pass a hook, and that can be killed: in memory it is dropped where it awaits;
     /// on a real cluster it is the binary `muster`, a process that gets SIGKILL.
     pub async fn start_victim(&self, identity: &str, hook: Hook) -> Result<Victim> {
@@ -242,13 +249,13 @@ impl World {
         let clock = self.clock.clone();
         let clock: Arc<dyn Clock> = Arc::new(move || clock.now());
         let operator = Arc::new(Operator::new(client, options, clock));
-        let shown = operator.snapshots();
+        let (shown, pulse) = (operator.snapshots(), operator.pulse());
         let stop = CancellationToken::new();
         let token = stop.clone();
         let (freeze, frozen) = watch::channel(false);
         let inner = Box::pin(async move { operator.run(token).await });
         let task = tokio::spawn(Freezable { inner, frozen }.run());
-        (Running { task, stop, shown }, freeze)
+        (Running { task, stop, shown, pulse }, freeze)
     }
 
     /// Objects of a kind in the scenario's namespace.

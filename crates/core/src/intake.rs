@@ -25,7 +25,7 @@ impl Core {
                 match change {
                     Change::Set(gang) => self.set_gang(gang),
                     Change::Gone(key, uid) => self.remove_gang(&key, &uid),
-                    Change::Synced => {}
+                    Change::Unreadable { .. } | Change::Relisted { .. } | Change::Synced => {}
                 }
             }
             Event::Job(Change::Set(job)) => self.set_job(job),
@@ -51,13 +51,14 @@ impl Core {
                 self.judge_all_again();
             }
             Event::Quota(change) => self.apply_quota(change),
-            Event::Topology(_)
-            | Event::Node(Change::Synced)
-            | Event::Pod(Change::Synced)
-            | Event::Job(Change::Synced)
-            | Event::Queue(Change::Synced)
-            | Event::Class(Change::Synced)
-            | Event::Priority(Change::Synced) => {}
+            // What cannot be read stays what it was; its watch has said so.
+            Event::Node(_)
+            | Event::Pod(_)
+            | Event::Job(_)
+            | Event::Queue(_)
+            | Event::Topology(_)
+            | Event::Class(_)
+            | Event::Priority(_) => {}
         }
     }
 
@@ -75,7 +76,7 @@ impl Core {
                 let changed = self.world.set_quota(&key, None);
                 (key, changed)
             }
-            Change::Synced => return,
+            Change::Unreadable { .. } | Change::Relisted { .. } | Change::Synced => return,
         };
         if changed {
             let waiting =
