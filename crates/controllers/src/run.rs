@@ -170,6 +170,7 @@ impl Operator {
             shown.trouble = None;
         });
         let mut core = Core::new(self.options.config.clone(), term.epoch());
+        core.set_wall_offset(self.wall_offset());
         core.load_chunks(self.chunks().await);
         self.pulse.turn();
         let mut events = self.watch();
@@ -191,7 +192,8 @@ impl Operator {
         let mut shown_at = 0;
         loop {
             self.pulse.turn();
-            let now = self.clock.millis();
+            let now = self.clock.monotonic();
+            core.set_wall_offset(self.wall_offset());
             core.advance(now);
             for ticket in core.take(now) {
                 let writer = writer.clone();
@@ -219,7 +221,7 @@ impl Operator {
                     }
                 }
                 next = events.next() => match heard(next) {
-                    Ok(event) => core.apply(event, self.clock.millis()),
+                    Ok(event) => core.apply(event, self.clock.monotonic()),
                     Err(why) => return why,
                 },
                 () = tokio::time::sleep(pause) => {}
@@ -237,7 +239,7 @@ impl Operator {
             let event = heard(events.next().await)?;
             self.pulse.turn();
             unsynced -= usize::from(event.synced());
-            core.apply(event, self.clock.millis());
+            core.apply(event, self.clock.monotonic());
         }
         Ok(())
     }
@@ -245,7 +247,7 @@ impl Operator {
     /// Takes in what is there already. An error says why the term is over.
     fn take_in(&self, core: &mut Core, events: &mut Events, flying: &mut Flying) -> Result<(), String> {
         for _ in 0..BATCH {
-            let now = self.clock.millis();
+            let now = self.clock.monotonic();
             if let Some(landed) = flying.try_join_next() {
                 self.land(core, landed)?;
             } else if let Some(next) = events.next().now_or_never() {
@@ -257,12 +259,17 @@ impl Operator {
         Ok(())
     }
 
+    /// The time of day less the monotonic time: it changes when the clock is set.
+    fn wall_offset(&self) -> Millis {
+        self.clock.millis() - self.clock.monotonic()
+    }
+
     /// Tells the core what came of an effect. An error says why the term is over.
     fn land(&self, core: &mut Core, landed: Result<(Ticket, Outcome), JoinError>) -> Result<(), String> {
         // What a write was about is not known any more: a new term begins by looking at everything.
         let (ticket, outcome) =
             landed.map_err(|error| format!("a write ended without an outcome: {error}"))?;
-        if core.done(ticket, outcome, self.clock.millis()) {
+        if core.done(ticket, outcome, self.clock.monotonic()) {
             Ok(())
         } else {
             Err("another leader is at work".into())

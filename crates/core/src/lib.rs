@@ -140,6 +140,9 @@ pub struct Core {
     reported_queues: Reports<Queue>,
     counters: Counters,
     warned: BTreeSet<String>,
+    /// The time of day less the time that everything is timed by.
+    #[allow(dead_code, reason = "read where times are written into objects, which comes with the wants")]
+    wall_offset: Millis,
 }
 
 /// Something to look at again at a given time.
@@ -180,7 +183,14 @@ impl Core {
             reported_queues: Reports::default(),
             counters: Counters::default(),
             warned: BTreeSet::new(),
+            wall_offset: 0,
         }
+    }
+
+    /// Tells the time of day less the time that `now` is elsewhere, in milliseconds: what the core times by never goes
+    /// back, the time of day may.
+    pub fn set_wall_offset(&mut self, wall_minus_monotonic: Millis) {
+        self.wall_offset = wall_minus_monotonic;
     }
 
     /// All that exists has been taken in: from now on a pod that is missing is missing.

@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let client = args.client().await?;
         let stop = CancellationToken::new();
         tokio::spawn(stop_on_signal(stop.clone()));
-        let operator = Operator::new(client, options, Arc::new(SystemClock));
+        let operator = Operator::new(client, options, Arc::new(SystemClock::default()));
         let listener = tokio::net::TcpListener::bind(args.listen)
             .await
             .with_context(|| format!("--listen {}: cannot be listened on; choose another port", args.listen))?;

@@ -6,6 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
+use kubesim::api::Fault;
 use muster_api::{JobPhase, TrainingJob};
 use serde_json::json;
 use std::sync::Arc;
@@ -166,6 +167,49 @@ pub async fn a_gap_in_the_watch_hides_no_deletion(world: &World) -> Result<()> {
         })
         .await?;
     ensure!(operator.shown.borrow().epoch == Some(epoch), "the term ended");
+    oracle::check(world).await?;
+    operator.stop().await;
+    Ok(())
+}
+
+/// The operator's time of day is two minutes ahead of the server's, is set back by an hour, and forward again: no pod is
+/// taken for late, nothing that waits is forgotten.
+pub async fn a_wrong_clock_loses_nothing(world: &World) -> Result<()> {
+    let hour = 3_600_000;
+    if let Some(server) = &world.server {
+        // Kubelets take a moment, as real ones do: a pod is seen before it is taken in.
+        server.set_fault(Box::new(|info| {
+            let taken_in = info.resource == "pods" && info.subresource == "status";
+            taken_in.then_some(Fault::Delay(Duration::from_secs(2)))
+        }));
+    }
+    world.ahead.store(120_000, Ordering::SeqCst);
+    let operator = world.start("one");
+    world.submit(&job("early", 16)).await?;
+    let undisturbed = |job: TrainingJob| {
+        let status = job.status.unwrap_or_default();
+        ensure!(status.restarts == 0 && status.generation == Some(1), "it was placed again: {status:?}");
+        Ok(())
+    };
+    undisturbed(world.phase("early", JobPhase::Running, MINUTE).await?)?;
+    world.ahead.store(-hour, Ordering::SeqCst);
+    // Its pods end with an error: the restart waits for its delay and comes.
+    world.submit(&job("falls", 8)).await?;
+    world.phase("falls", JobPhase::Running, MINUTE).await?;
+    let pods = live(world).await?;
+    let fell = pods.iter().find(|pod| pod.name_any().starts_with("falls")).context("a pod of falls")?;
+    world.fleet.finish_pod(&world.namespace, &fell.name_any(), 1).await?;
+    world
+        .eventually("it runs again", 5 * MINUTE, || async {
+            let status = world.job("falls").await?.status.unwrap_or_default();
+            let again = status.restarts == 1 && status.phase == Some(JobPhase::Running);
+            Ok(if again { Ok(()) } else { Err(format!("{:?} {:?}", status.phase, status.message)) })
+        })
+        .await?;
+    world.ahead.store(hour, Ordering::SeqCst);
+    world.submit(&job("late", 8)).await?;
+    undisturbed(world.phase("late", JobPhase::Running, MINUTE).await?)?;
+    undisturbed(world.job("early").await?)?;
     oracle::check(world).await?;
     operator.stop().await;
     Ok(())

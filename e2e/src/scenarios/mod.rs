@@ -79,6 +79,7 @@ macro_rules! for_each_scenario {
             liveness::a_gap_in_the_watch_hides_no_deletion,
             nodes::hgx(4)
         );
+        $scenario!(a_wrong_clock_loses_nothing, liveness::a_wrong_clock_loses_nothing, nodes::hgx(4));
         $scenario!(suspend_and_resume, lifecycle::suspend_and_resume, nodes::hgx(2));
         $scenario!(deletion_leaves_nothing, lifecycle::deletion_leaves_nothing, nodes::hgx(20));
         $scenario!(
