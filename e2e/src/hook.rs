@@ -4,14 +4,19 @@
 //!   operator ──request──▶ hook (Before) ──▶ API server ──answer──▶ hook (After) ──▶ operator
 //! ```
 
+use axum::body::Bytes;
 use futures::future::BoxFuture;
-use http::{Method, Request};
+use futures::{AsyncBufReadExt, TryStreamExt};
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
 use kube::Client;
 use kube::client::Body;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
-use tower::service_fn;
+use tower::{BoxError, service_fn};
 
 /// When a hook looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +59,54 @@ pub fn hooked(client: Client, hook: Hook) -> Client {
             let answer = client.send(request).await;
             hook(Seen { when: When::After, method, path }).await;
             answer
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// Rewords what is read at a path, in lists and watches alike, while it is switched on.
+#[derive(Clone)]
+pub struct Rewording {
+    /// Path of the collection, without the query.
+    pub path: &'static str,
+    /// The text that is replaced.
+    pub from: &'static str,
+    /// What stands there instead.
+    pub to: &'static str,
+    /// Whether it is.
+    pub on: Arc<AtomicBool>,
+}
+
+impl Rewording {
+    fn apply(&self, text: &str) -> Bytes {
+        let text =
+            if self.on.load(Ordering::SeqCst) { text.replace(self.from, self.to) } else { text.to_owned() };
+        Bytes::from(text)
+    }
+}
+
+/// The client, whose answers are reworded.
+pub fn reworded(client: Client, wording: Rewording) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = service_fn(move |request: Request<Body>| {
+        let (client, wording) = (client.clone(), wording.clone());
+        async move {
+            let concerned = request.method() == Method::GET && request.uri().path() == wording.path;
+            let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let (parts, body) = client.send(request).await?.into_parts();
+            let body: UnsyncBoxBody<Bytes, BoxError> = if !concerned {
+                body.map_err(Into::into).boxed_unsync()
+            } else if watch {
+                // Whole lines, wherever the pieces that came are cut.
+                let lines = body.into_data_stream().map_err(std::io::Error::other).into_async_read().lines();
+                let frames = lines.map_ok(move |line| Frame::data(wording.apply(&(line + "\n"))));
+                StreamBody::new(frames.map_err(Into::into)).boxed_unsync()
+            } else {
+                let whole = body.collect().await?.to_bytes();
+                let whole = wording.apply(&String::from_utf8_lossy(&whole));
+                Full::new(whole).map_err(|never| match never {}).boxed_unsync()
+            };
+            Ok::<_, kube::Error>(Response::from_parts(parts, body))
         }
     });
     Client::new(service, namespace)

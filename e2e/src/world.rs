@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use futures::future::BoxFuture;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -11,13 +11,15 @@ use kubesim::clock::{Clock as SimClock, SystemClock, TokioClock};
 use kubesim::kubelet::{Fleet, FleetHandle, FleetOptions, NodeSpec};
 use kubesim::node_controllers::{EndpointSlices, NodeLifecycle, PodGc, Scheduler};
 use muster_api::{Gang, TrainingJob};
-use muster_controllers::{Clock, LeaseConfig, Operator, Options, Snapshot};
+use muster_controllers::{Clock, LeaseConfig, Operator, Options, Pulse, Snapshot};
 use muster_core::Config;
+use muster_model::Millis;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -58,6 +60,8 @@ pub struct World {
     pub namespace: String,
     /// Time of day.
     pub clock: Arc<dyn SimClock>,
+    /// By how many milliseconds the operators' time of day is ahead of the server's.
+    pub ahead: Arc<AtomicI64>,
     /// The in-memory server, for its counters and faults.
     pub server: Option<ApiServer>,
     /// A client of the operator's account.
@@ -71,6 +75,8 @@ pub struct Running {
     stop: CancellationToken,
     /// What it shows of itself.
     pub shown: watch::Receiver<Snapshot>,
+    /// Its signs of life.
+    pub pulse: Pulse,
 }
 
 impl Running {
@@ -94,6 +100,24 @@ impl Running {
         );
         let shown = shown.await.context("the operator did not lead in time")??;
         Ok(shown.epoch.unwrap_or_default())
+    }
+}
+
+/// The clock of an operator: its time of day may be wrong.
+struct OperatorClock {
+    wall: Arc<dyn SimClock>,
+    ahead: Arc<AtomicI64>,
+    start: Instant,
+}
+
+impl Clock for OperatorClock {
+    fn now(&self) -> Timestamp {
+        let ahead = SignedDuration::from_millis(self.ahead.load(Ordering::SeqCst));
+        self.wall.now().saturating_add(ahead).unwrap_or(Timestamp::MAX)
+    }
+
+    fn monotonic(&self) -> Millis {
+        self.start.elapsed().as_millis() as Millis
     }
 }
 
@@ -194,7 +218,8 @@ impl World {
         let namespace: Namespace =
             serde_json::from_value(serde_json::json!({ "metadata": { "generateName": "scenario-" } }))?;
         let namespace = namespaces.create(&PostParams::default(), &namespace).await?.name_any();
-        Ok(Self { backend, admin, fleet, namespace, clock, server, operator, stop })
+        let ahead = Arc::default();
+        Ok(Self { backend, admin, fleet, namespace, clock, ahead, server, operator, stop })
     }
 
     /// How the operator of a scenario runs: with shorter terms on a real cluster, where time is real.
@@ -223,6 +248,11 @@ impl World {
         self.start_freezable(options, self.operator.clone()).0
     }
 
+    /// Starts an operator that uses this client.
+    pub fn start_with(&self, identity: &str, client: Client) -> Running {
+        self.start_freezable(self.options(identity), client).0
+    }
+
     /// Starts an operator whose requests pass a hook, and that can be killed: in memory it is dropped where it awaits;
     /// on a real cluster it is the binary `muster`, a process that gets SIGKILL.
     pub async fn start_victim(&self, identity: &str, hook: Hook) -> Result<Victim> {
@@ -239,16 +269,16 @@ impl World {
     }
 
     fn start_freezable(&self, options: Options, client: Client) -> (Running, watch::Sender<bool>) {
-        let clock = self.clock.clone();
-        let clock: Arc<dyn Clock> = Arc::new(move || clock.now());
+        let (wall, ahead) = (self.clock.clone(), self.ahead.clone());
+        let clock: Arc<dyn Clock> = Arc::new(OperatorClock { wall, ahead, start: Instant::now() });
         let operator = Arc::new(Operator::new(client, options, clock));
-        let shown = operator.snapshots();
+        let (shown, pulse) = (operator.snapshots(), operator.pulse());
         let stop = CancellationToken::new();
         let token = stop.clone();
         let (freeze, frozen) = watch::channel(false);
         let inner = Box::pin(async move { operator.run(token).await });
         let task = tokio::spawn(Freezable { inner, frozen }.run());
-        (Running { task, stop, shown }, freeze)
+        (Running { task, stop, shown, pulse }, freeze)
     }
 
     /// Objects of a kind in the scenario's namespace.

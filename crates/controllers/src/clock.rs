@@ -1,31 +1,46 @@
-//! Wall time, as an argument: the machine's in production, virtual in simulation.
+//! Time as an argument: the machine's in production, virtual in simulation.
+//!
+//! ```text
+//!   wall time: only in what is written into objects      (it may be wrong, and may be set)
+//!   monotonic time: everything that waits, and its limits (it only goes forward)
+//! ```
 
 use jiff::Timestamp;
 use muster_model::Millis;
+use tokio::time::Instant;
 
-/// Tells the time of day. Any function that returns a timestamp is a clock.
+/// Tells both times.
 pub trait Clock: Send + Sync + 'static {
-    /// Now.
+    /// The time of day.
     fn now(&self) -> Timestamp;
 
-    /// Now, in milliseconds since the Unix epoch.
+    /// The time since this clock began, in milliseconds. It never goes back and is not set.
+    fn monotonic(&self) -> Millis;
+
+    /// The time of day, in milliseconds since the Unix epoch.
     fn millis(&self) -> Millis {
         self.now().as_millisecond()
     }
 }
 
-impl<F: Fn() -> Timestamp + Send + Sync + 'static> Clock for F {
-    fn now(&self) -> Timestamp {
-        self()
-    }
+/// The machine's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    start: Instant,
 }
 
-/// The machine's clock.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self { start: Instant::now() }
+    }
+}
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         Timestamp::now()
+    }
+
+    fn monotonic(&self) -> Millis {
+        self.start.elapsed().as_millis() as Millis
     }
 }

@@ -93,6 +93,16 @@ impl Term {
         self.epoch
     }
 
+    /// No write begins any more.
+    fn end(&self) {
+        self.until.store(i64::MIN, Ordering::SeqCst);
+    }
+
+    /// Whether [`Elector::keep`] is giving the Lease back, or has done so.
+    pub fn given_up(&self) -> bool {
+        self.until.load(Ordering::SeqCst) == i64::MIN
+    }
+
     /// Whether a write may still begin.
     pub fn valid(&self) -> bool {
         (self.start.elapsed().as_millis() as i64) < self.until.load(Ordering::SeqCst)
@@ -125,6 +135,9 @@ pub enum LeaderError {
     /// Another holder was faster.
     #[error("another process took the Lease")]
     Lost,
+    /// We ourselves do nothing any more.
+    #[error("the Lease was given back: {0}")]
+    NotAlive(String),
 }
 
 /// Holds what is needed to become and stay leader.
@@ -227,10 +240,18 @@ impl Elector {
         }
     }
 
-    /// Renews until leadership is lost; never returns otherwise.
-    pub async fn keep(&self, term: &Term) -> LeaderError {
+    /// Renews until leadership is lost; never returns otherwise. A process that is not `alive` gives the Lease back:
+    /// from here, because the one who leads may hear of nothing any more.
+    pub async fn keep(&self, term: &Term, alive: impl Fn() -> Result<(), String>) -> LeaderError {
         loop {
             sleep(self.config.retry).await;
+            if let Err(why) = alive() {
+                term.end();
+                // What was begun has ended by then.
+                sleep(self.config.write_timeout()).await;
+                self.release(term).await;
+                return LeaderError::NotAlive(why);
+            }
             let begun = Instant::now();
             match timeout(self.config.write_timeout(), self.renew(term)).await {
                 Ok(Ok(())) => term.extend(begun, self.config.renew_deadline),

@@ -6,7 +6,9 @@
 //! ```
 
 pub mod clock;
+pub mod decode;
 pub mod leader;
+pub mod pulse;
 pub mod run;
 pub mod volumes;
 pub mod watch;
@@ -14,4 +16,5 @@ pub mod writer;
 
 pub use clock::{Clock, SystemClock};
 pub use leader::LeaseConfig;
+pub use pulse::Pulse;
 pub use run::{Operator, Options, Snapshot};

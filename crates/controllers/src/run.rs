@@ -6,16 +6,18 @@
 //! ```
 
 use futures::stream::{BoxStream, SelectAll};
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
-use kube::runtime::watcher;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use muster_api::labels;
 use muster_core::want::Outcome;
-use muster_core::{Config, Core, Counters, Event, Ticket, plan_part};
+use muster_core::{Change, Config, Core, Counters, Event, Ticket, plan_part};
 use muster_model::Millis;
+use serde::de::DeserializeOwned;
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,8 +25,9 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::leader::{Elector, LeaseConfig, Term};
-use crate::watch::changes;
+use crate::leader::{Elector, LeaderError, LeaseConfig, Term};
+use crate::pulse::Pulse;
+use crate::watch::{Rewound, Select, changes};
 use crate::writer::Writer;
 
 /// What a process of the operator shows of itself.
@@ -57,23 +60,32 @@ pub struct Operator {
     options: Options,
     clock: Arc<dyn Clock>,
     shown: watch::Sender<Snapshot>,
+    pulse: Pulse,
 }
 
 /// How many inputs are taken in before the core advances.
 const BATCH: usize = 2_000;
 /// How often the snapshot is renewed.
 const SHOW_EVERY: Millis = 1_000;
+/// Longest time between two turns of the loop.
+const TURN: Millis = 10_000;
 
 impl Operator {
     /// An operator. `client` must not retry by itself (`Config::default_retry = false`): the core decides what is
     /// tried again.
     pub fn new(client: Client, options: Options, clock: Arc<dyn Clock>) -> Self {
-        Self { client, options, clock, shown: watch::Sender::new(Snapshot::default()) }
+        let shown = watch::Sender::new(Snapshot::default());
+        Self { client, options, clock, shown, pulse: Pulse::default() }
     }
 
     /// Follows what the operator shows of itself.
     pub fn snapshots(&self) -> watch::Receiver<Snapshot> {
         self.shown.subscribe()
+    }
+
+    /// Signs of life of this process.
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
     }
 
     /// Runs until `stop`; then gives the Lease back.
@@ -86,30 +98,68 @@ impl Operator {
                 term = elector.acquire() => term,
             };
             tracing::info!(epoch = term.epoch(), "took the Lease");
-            // A task of its own: however busy the core is, the Lease is renewed in time. It ends with this future.
-            let mut keeping = JoinSet::new();
-            let (keeper, kept) = (elector.clone(), term.clone());
-            keeping.spawn(async move { keeper.keep(&kept).await });
-            tokio::select! {
-                () = stop.cancelled() => {
+            self.pulse.begin();
+            let ended = self.serve(&elector, &term, &stop).await;
+            let pause = match ended {
+                End::Stopped => {
                     elector.release(&term).await;
                     tracing::info!("gave the Lease back");
                     return;
                 }
-                Some(ended) = keeping.join_next() => match ended {
-                    Ok(error) => tracing::warn!(%error, "leadership lost"),
-                    Err(error) => tracing::error!(%error, "the renewal of the Lease ended"),
-                },
-                () = self.lead(&elector, &term) => tracing::warn!("another leader is at work; standing again"),
-            }
+                End::Over(why) => {
+                    tracing::warn!("{why}; standing again");
+                    self.pulse.end(None);
+                    self.options.lease.retry
+                }
+                End::Unwell(why) => {
+                    if !term.given_up() {
+                        elector.release(&term).await;
+                    }
+                    tracing::error!("stepped down: {why}");
+                    self.pulse.end(Some(why));
+                    // Another process gets the Lease, if there is one.
+                    self.options.lease.duration
+                }
+            };
             self.shown.send_replace(Snapshot::default());
-            tokio::time::sleep(self.options.lease.retry).await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
         }
     }
 
-    /// Leads for one term. Returns when the API server says that the term is over.
-    async fn lead(&self, elector: &Elector, term: &Term) {
+    /// Serves one term, the Lease being renewed beside it.
+    async fn serve(&self, elector: &Arc<Elector>, term: &Term, stop: &CancellationToken) -> End {
+        // A task of its own: however busy the core is, the Lease is renewed in time. It ends with this future.
+        let mut keeping = JoinSet::new();
+        let (keeper, kept, pulse) = (elector.clone(), term.clone(), self.pulse.clone());
+        keeping.spawn(async move { keeper.keep(&kept, || pulse.alive()).await });
+        let kept = |ended| match ended {
+            Some(Ok(LeaderError::NotAlive(why))) => End::Unwell(why),
+            Some(Ok(error)) => End::Over(format!("leadership lost: {error}")),
+            Some(Err(error)) => End::Over(format!("the renewal of the Lease ended: {error}")),
+            None => End::Over("the renewal of the Lease ended".into()),
+        };
+        // What a panic leaves behind ends with the term: the next one begins by looking at everything.
+        let leading = AssertUnwindSafe(self.lead(elector, term)).catch_unwind();
+        let over = tokio::select! {
+            () = stop.cancelled() => return End::Stopped,
+            ended = keeping.join_next() => return kept(ended),
+            led = leading => match led {
+                Ok(why) => End::Over(why),
+                Err(panic) => return End::Unwell(format!("the core panicked: {}", words(panic.as_ref()))),
+            },
+        };
+        // Its writes may have been refused because the Lease is just being given back.
+        if term.given_up() { kept(keeping.join_next().await) } else { over }
+    }
+
+    /// Leads for one term. Returns when the term is over: why.
+    async fn lead(&self, elector: &Elector, term: &Term) -> String {
         while let Err(error) = elector.prove_fence(term).await {
+            // Nobody else could do better: the Lease is kept, and it is said what is missing.
+            self.pulse.turn();
             tracing::warn!(%error, "not leading yet");
             self.shown.send_modify(|shown| shown.trouble = Some(error.to_string()));
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -120,9 +170,10 @@ impl Operator {
             shown.trouble = None;
         });
         let mut core = Core::new(self.options.config.clone(), term.epoch());
+        core.set_wall_offset(self.wall_offset());
         core.load_chunks(self.chunks().await);
+        self.pulse.turn();
         let mut events = self.watch();
-        let mut unsynced = KINDS;
         let writer = Writer::new(
             self.client.clone(),
             term.clone(),
@@ -130,19 +181,19 @@ impl Operator {
             self.clock.clone(),
             &self.options.lease.identity,
         );
-        // Nothing is decided before everything that exists is known.
-        while unsynced > 0 {
-            let Some(event) = events.next().await else { return };
-            unsynced -= usize::from(event.synced());
-            core.apply(event, self.clock.millis());
+        if let Err(why) = self.read_all(&mut core, &mut events).await {
+            return why;
         }
         core.start();
+        self.pulse.leads();
         self.shown.send_modify(|shown| shown.synced = true);
         // Tasks of their own, so that they go on while the core thinks; they end with this future.
-        let mut flying = JoinSet::new();
+        let mut flying = Flying::new();
         let mut shown_at = 0;
         loop {
-            let now = self.clock.millis();
+            self.pulse.turn();
+            let now = self.clock.monotonic();
+            core.set_wall_offset(self.wall_offset());
             core.advance(now);
             for ticket in core.take(now) {
                 let writer = writer.clone();
@@ -158,43 +209,70 @@ impl Operator {
                     shown.phases = core.phases();
                 });
             }
-            let pause = core.next_wake().map(|at| Duration::from_millis((at - now).max(0) as u64));
-            // Between two looks at least a moment: what arrives together is judged together.
-            let pause = pause.map(|pause| pause.max(Duration::from_millis(1)));
+            // Between two looks at least a moment: what arrives together is judged together. And not too long: each turn
+            // is a sign of life.
+            let due = core.next_wake().map_or(TURN, |at| (at - now).clamp(1, TURN));
+            let pause = Duration::from_millis(due as u64);
             tokio::select! {
                 biased;
                 Some(landed) = flying.join_next() => {
-                    if !self.land(&mut core, landed) {
-                        return;
+                    if let Err(why) = self.land(&mut core, landed) {
+                        return why;
                     }
                 }
-                Some(event) = events.next() => core.apply(event, self.clock.millis()),
-                () = sleep(pause) => {}
+                next = events.next() => match heard(next) {
+                    Ok(event) => core.apply(event, self.clock.monotonic()),
+                    Err(why) => return why,
+                },
+                () = tokio::time::sleep(pause) => {}
             }
-            for _ in 0..BATCH {
-                let now = self.clock.millis();
-                if let Some(landed) = flying.try_join_next() {
-                    if !self.land(&mut core, landed) {
-                        return;
-                    }
-                } else if let Some(Some(event)) = events.next().now_or_never() {
-                    core.apply(event, now);
-                } else {
-                    break;
-                }
+            if let Err(why) = self.take_in(&mut core, &mut events, &mut flying) {
+                return why;
             }
         }
     }
 
-    /// Tells the core what came of an effect. False when the term is over.
-    fn land(&self, core: &mut Core, landed: Result<(Ticket, Outcome), JoinError>) -> bool {
-        match landed {
-            Ok((ticket, outcome)) => core.done(&ticket, outcome, self.clock.millis()),
-            Err(error) => {
-                // What it was about is not known any more: a new term begins by looking at everything.
-                tracing::error!(%error, "a write ended without an outcome; standing again");
-                false
+    /// Nothing is decided before everything that exists is known. An error says why the term is over.
+    async fn read_all(&self, core: &mut Core, events: &mut Events) -> Result<(), String> {
+        let mut unsynced = KINDS;
+        while unsynced > 0 {
+            let event = heard(events.next().await)?;
+            self.pulse.turn();
+            unsynced -= usize::from(event.synced());
+            core.apply(event, self.clock.monotonic());
+        }
+        Ok(())
+    }
+
+    /// Takes in what is there already. An error says why the term is over.
+    fn take_in(&self, core: &mut Core, events: &mut Events, flying: &mut Flying) -> Result<(), String> {
+        for _ in 0..BATCH {
+            let now = self.clock.monotonic();
+            if let Some(landed) = flying.try_join_next() {
+                self.land(core, landed)?;
+            } else if let Some(next) = events.next().now_or_never() {
+                core.apply(heard(next)?, now);
+            } else {
+                break;
             }
+        }
+        Ok(())
+    }
+
+    /// The time of day less the monotonic time: it changes when the clock is set.
+    fn wall_offset(&self) -> Millis {
+        self.clock.millis() - self.clock.monotonic()
+    }
+
+    /// Tells the core what came of an effect. An error says why the term is over.
+    fn land(&self, core: &mut Core, landed: Result<(Ticket, Outcome), JoinError>) -> Result<(), String> {
+        // What a write was about is not known any more: a new term begins by looking at everything.
+        let (ticket, outcome) =
+            landed.map_err(|error| format!("a write ended without an outcome: {error}"))?;
+        if core.done(&ticket, outcome, self.clock.monotonic()) {
+            Ok(())
+        } else {
+            Err("another leader is at work".into())
         }
     }
 
@@ -217,35 +295,64 @@ impl Operator {
     }
 
     /// Watches of every kind that matters.
-    fn watch(&self) -> SelectAll<BoxStream<'static, Event>> {
-        let client = &self.client;
-        let config = watcher::Config::default;
-        let mut all: SelectAll<BoxStream<'static, Event>> = SelectAll::new();
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Node).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Pod).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Gang).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Job).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Queue).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Topology).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Class).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Priority).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Quota).boxed());
-        let ours = || config().labels(labels::GANG_UID);
-        all.push(changes(Api::all(client.clone()), ours()).map(Event::Service).boxed());
-        all.push(changes(Api::all(client.clone()), ours()).map(Event::ConfigMap).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Limits).boxed());
-        all.push(changes(Api::all(client.clone()), config()).map(Event::Runtime).boxed());
+    fn watch(&self) -> Events {
+        let mut all = Events::new();
+        let whole = Select::default();
+        self.follow(&mut all, whole, Event::Node);
+        self.follow(&mut all, whole, Event::Pod);
+        self.follow(&mut all, whole, Event::Gang);
+        self.follow(&mut all, whole, Event::Job);
+        self.follow(&mut all, whole, Event::Queue);
+        self.follow(&mut all, whole, Event::Topology);
+        self.follow(&mut all, whole, Event::Class);
+        self.follow(&mut all, whole, Event::Priority);
+        self.follow(&mut all, whole, Event::Quota);
+        let meta = Select { metadata: true, ..whole };
+        self.follow(&mut all, meta, Event::Limits);
+        self.follow(&mut all, meta, Event::Runtime);
+        let ours = Select { labels: Some(labels::GANG_UID), ..meta };
+        self.follow(&mut all, ours, Event::Service);
+        self.follow(&mut all, ours, Event::ConfigMap);
         all
     }
+
+    fn follow<K>(&self, all: &mut Events, select: Select, event: fn(Change<K>) -> Event)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Send + 'static,
+    {
+        let vital = self.pulse.watch(&K::plural(&()));
+        all.push(changes(Api::<K>::all(self.client.clone()), select, vital).map_ok(event).boxed());
+    }
 }
+
+/// Writes under way.
+type Flying = JoinSet<(Ticket, Outcome)>;
+/// What the watches report.
+type Events = SelectAll<BoxStream<'static, Result<Event, Rewound>>>;
 
 /// How many kinds are watched.
 const KINDS: usize = 13;
 
-/// Sleeps, or waits for ever.
-async fn sleep(pause: Option<Duration>) {
-    match pause {
-        Some(pause) => tokio::time::sleep(pause).await,
-        None => std::future::pending().await,
+/// How a term ended.
+enum End {
+    /// The process is to stop.
+    Stopped,
+    /// It is over; we may stand again at once.
+    Over(String),
+    /// This process was not alive or not well: another should lead.
+    Unwell(String),
+}
+
+/// What the watches say, or why the term is over.
+fn heard(next: Option<Result<Event, Rewound>>) -> Result<Event, String> {
+    match next {
+        Some(heard) => heard.map_err(|rewound| rewound.to_string()),
+        None => Err("the watches ended".into()),
     }
+}
+
+/// What a panic said.
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it left no message")
 }

@@ -28,6 +28,7 @@ const MANAGER: &str = "fieldManager=muster";
 const JSON: &str = "application/json";
 /// Of an answer we read the metadata at most: the server need not send the rest back.
 pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const MERGE: &str = "application/merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
 
 /// Performs wants under one term of leadership.
@@ -82,6 +83,16 @@ impl Writer {
             }
             Want::Report { kind, key, version, status } => {
                 self.status(&path(*kind, key), version, Value::clone(status)).await
+            }
+            Want::Remark { kind, key, version, epoch, message } => {
+                // A merge patch: the object's other fields are none of our business, since we cannot read them.
+                let status = json!({ "reason": "Unreadable", "message": message });
+                let mut patch = json!({ "metadata": { "resourceVersion": version }, "status": status });
+                if *kind == Kind::Gang {
+                    patch["status"]["epoch"] = json!(epoch);
+                }
+                let object = format!("{}/status?{MANAGER}", path(*kind, key));
+                self.reply(Method::PATCH, &object, MERGE, to_bytes(&patch)).await
             }
             Want::Tell(note) => {
                 let path = format!("{}?{MANAGER}", Kind::Event.path(&note.about.namespace));

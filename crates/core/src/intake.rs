@@ -10,7 +10,7 @@ use muster_model::{Millis, NodeName, ObjectKey, Uid};
 
 use crate::change::{Change, Event};
 use crate::gang::{self, GangRt};
-use crate::want::{Facet, Kind, Target};
+use crate::want::{Facet, Kind, Target, Want};
 use crate::{Core, key_of, name_of, uid_of};
 
 impl Core {
@@ -26,10 +26,22 @@ impl Core {
             Event::Node(Change::Gone(key, uid)) => self.remove_node(&NodeName::from(key.name), &uid),
             Event::Pod(Change::Set(pod)) => self.set_pod(&pod.0),
             Event::Pod(Change::Gone(_, uid)) => self.remove_pod(&uid),
-            Event::Gang(Change::Set(gang)) => self.set_gang(gang),
-            Event::Gang(Change::Gone(key, uid)) => self.remove_gang(&key, &uid),
-            Event::Job(Change::Set(job)) => self.set_job(job),
-            Event::Job(Change::Gone(key, uid)) => self.remove_workload(Kind::Job, &key, &uid),
+            Event::Gang(Change::Set(gang)) => {
+                self.readable(Kind::Gang, &key_of(&gang.metadata));
+                self.set_gang(gang);
+            }
+            Event::Gang(Change::Gone(key, uid)) => {
+                self.readable(Kind::Gang, &key);
+                self.remove_gang(&key, &uid);
+            }
+            Event::Job(Change::Set(job)) => {
+                self.readable(Kind::Job, &key_of(&job.metadata));
+                self.set_job(job);
+            }
+            Event::Job(Change::Gone(key, uid)) => {
+                self.readable(Kind::Job, &key);
+                self.remove_workload(Kind::Job, &key, &uid);
+            }
             Event::Queue(Change::Set(queue)) => self.set_queue(&name_of(&queue.metadata), Some(queue)),
             Event::Queue(Change::Gone(key, _)) => self.set_queue(&key.name, None),
             Event::Topology(Change::Set(topology)) if name_of(&topology.metadata) == TOPOLOGY_NAME => {
@@ -56,18 +68,64 @@ impl Core {
             }
             Event::Limits(Change::Gone(key, _)) => self.admission_changed(Some(&key.namespace)),
             Event::Runtime(Change::Set(_) | Change::Gone(..)) => self.admission_changed(None),
-            Event::Topology(_)
-            | Event::Node(Change::Synced)
-            | Event::Pod(Change::Synced)
-            | Event::Gang(Change::Synced)
-            | Event::Job(Change::Synced)
-            | Event::Queue(Change::Synced)
-            | Event::Class(Change::Synced)
-            | Event::Priority(Change::Synced)
-            | Event::Service(Change::Synced)
-            | Event::ConfigMap(Change::Synced)
-            | Event::Limits(Change::Synced)
-            | Event::Runtime(Change::Synced) => {}
+            Event::Pod(Change::Relisted { version }) => self.pods_seen_up_to(&version),
+            Event::Gang(Change::Unreadable { key, uid, version, error }) => {
+                self.unreadable(Kind::Gang, &key, &uid, &version, &error);
+            }
+            Event::Job(Change::Unreadable { key, uid, version, error }) => {
+                self.unreadable(Kind::Job, &key, &uid, &version, &error);
+            }
+            // What else cannot be read stays what it was; its watch has said so.
+            Event::Node(_)
+            | Event::Pod(_)
+            | Event::Gang(_)
+            | Event::Job(_)
+            | Event::Queue(_)
+            | Event::Topology(_)
+            | Event::Class(_)
+            | Event::Priority(_)
+            | Event::Service(_)
+            | Event::ConfigMap(_)
+            | Event::Limits(_)
+            | Event::Runtime(_) => {}
+        }
+    }
+
+    /// A gang or job that the types cannot read says so, and is left as it is: its pods count where they are, and nothing of
+    /// it is touched until it can be read.
+    fn unreadable(&mut self, kind: Kind, key: &ObjectKey, uid: &Uid, version: &str, error: &str) {
+        let shared = &mut self.shared;
+        let known = shared.unreadable.insert((kind, key.clone()), (uid.clone(), error.to_owned()));
+        if known.is_some_and(|(_, said)| said == error) {
+            return;
+        }
+        let message = format!("this version of the operator cannot read it ({error}); it is left as it is");
+        shared.tell(kind, key, uid, "Unreadable", &message, true);
+        let (key, version) = (key.clone(), version.to_owned());
+        self.touch_namesakes(&key);
+        self.shared.desk.want(Want::Remark { kind, key, version, epoch: self.shared.epoch, message });
+    }
+
+    /// It can be read, or is gone.
+    fn readable(&mut self, kind: Kind, key: &ObjectKey) {
+        if self.shared.unreadable.remove(&(kind, key.clone())).is_some() {
+            self.touch_namesakes(key);
+        }
+    }
+
+    /// All pods that exist with this resourceVersion were seen: one whose creation was answered before and that was not
+    /// is gone.
+    fn pods_seen_up_to(&mut self, version: &str) {
+        let Ok(version) = version.parse() else { return };
+        for rt in self.gangs.values_mut() {
+            let Some(slots) = rt.life.slots_mut().filter(|slots| slots.tally().asked > 0) else { continue };
+            for slot in slots.seen_up_to(version) {
+                let pod = ObjectKey::new(rt.key.namespace.clone(), rt.pod_name(&slot));
+                if let Some(node) = self.shared.cluster.not_expected(&pod) {
+                    self.shared.room_on(&node);
+                }
+                self.shared.dirty_gangs.insert(rt.key.clone());
+            }
         }
     }
 
@@ -75,7 +133,7 @@ impl Core {
         let (key, quota) = match change {
             Change::Set(quota) => (key_of(&quota.metadata), Some(quota)),
             Change::Gone(key, _) => (key.clone(), None),
-            Change::Synced => return,
+            _ => return,
         };
         if self.shared.world.set_quota(&key, quota) {
             self.touch_waiting(Some(&key.namespace));

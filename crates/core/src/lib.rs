@@ -144,7 +144,8 @@ impl Core {
 
     fn settle_gangs(&mut self) {
         for key in std::mem::take(&mut self.shared.dirty_gangs) {
-            if let Some(rt) = self.gangs.get_mut(&key) {
+            let unreadable = self.shared.unreadable.contains_key(&(want::Kind::Gang, key.clone()));
+            if let Some(rt) = self.gangs.get_mut(&key).filter(|_| !unreadable) {
                 settle_guarded(&mut self.shared, rt);
             }
         }

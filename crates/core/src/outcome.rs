@@ -36,6 +36,7 @@ impl Core {
             Want::Apply(child) => self.child_applied(ticket, &child.owner, &child.key, outcome),
             Want::WriteJob { .. } => self.workload_written(ticket, &outcome),
             Want::Report { kind, .. } => reports::written(self, ticket, *kind, &outcome),
+            Want::Remark { .. } => self.remarked(ticket, outcome),
             Want::Delete { key, .. } => self.deleted(ticket, key, outcome),
             Want::Tell(_) => self.told(ticket, outcome),
         }
@@ -252,6 +253,22 @@ impl Core {
                     tracing::warn!(object = %key, %message, "it cannot be deleted; trying again");
                 }
                 shared.desk.again(ticket, shared.now.at);
+            }
+        }
+    }
+
+    /// That an object cannot be read was said on it, or not: then its event says so.
+    fn remarked(&mut self, ticket: &Ticket, outcome: Outcome) {
+        let shared = &mut self.shared;
+        match outcome {
+            Outcome::Transient(_) => {
+                shared.desk.again(ticket, shared.now.at);
+            }
+            outcome => {
+                if let Outcome::Refused(message) = outcome {
+                    tracing::warn!(%message, "the status of an unreadable object cannot be written");
+                }
+                shared.desk.forget(&ticket.want.target());
             }
         }
     }

@@ -72,6 +72,8 @@ pub struct Shared {
     pub strays: BTreeMap<Uid, BTreeMap<(Kind, ObjectKey), ObjectMeta>>,
     /// The gang of each Service and ConfigMap.
     pub child_of: BTreeMap<(Kind, ObjectKey), ObjectKey>,
+    /// Gangs and jobs that the types cannot read: their UID, and why.
+    pub unreadable: BTreeMap<(Kind, ObjectKey), (Uid, String)>,
     /// What pods of a plan request that are not created yet: the server's quotas do not count them.
     pub uncreated: BTreeMap<ObjectKey, Resources>,
     /// Whether nodes changed since the world looked at them.
@@ -107,6 +109,7 @@ impl Shared {
             workloads: BTreeMap::new(),
             strays: BTreeMap::new(),
             child_of: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
             uncreated: BTreeMap::new(),
             nodes_changed: true,
             counters: Counters::default(),
@@ -158,6 +161,11 @@ impl Shared {
         if let Some(owner) = after {
             self.children.entry(owner.uid.clone()).or_default().insert(gang.clone());
         }
+    }
+
+    /// Whether a gang of this UID exists that cannot be read.
+    pub fn is_unreadable(&self, gang: &Uid) -> bool {
+        self.unreadable.iter().any(|((kind, _), (uid, _))| *kind == Kind::Gang && uid == gang)
     }
 
     /// Says something once in the log.

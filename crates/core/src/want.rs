@@ -251,6 +251,20 @@ pub enum Want {
         /// The whole status.
         status: Box<Value>,
     },
+    /// Say on an object that cannot be read that this is so, leaving the rest of its status, if it still has this
+    /// resourceVersion.
+    Remark {
+        /// Its kind.
+        kind: Kind,
+        /// Which.
+        key: ObjectKey,
+        /// The version that was found unreadable.
+        version: String,
+        /// Epoch of the term.
+        epoch: i64,
+        /// The sentence.
+        message: String,
+    },
     /// Say what happened in an Event object.
     Tell(Box<Note>),
 }
@@ -271,7 +285,7 @@ impl Want {
             Self::Delete { kind, key, .. } => of(*kind, Facet::End, key),
             Self::Guard { gang, .. } => of(Kind::Gang, Facet::End, gang),
             Self::WriteJob { job, .. } => of(Kind::Job, Facet::Status, job),
-            Self::Report { kind, key, .. } => of(*kind, Facet::Status, key),
+            Self::Report { kind, key, .. } | Self::Remark { kind, key, .. } => of(*kind, Facet::Status, key),
             Self::Tell(note) => of(
                 Kind::Event,
                 Facet::Object,
@@ -286,7 +300,7 @@ impl Want {
             Self::WriteGang { class, .. } => *class,
             Self::CreatePod { .. } | Self::Apply(_) | Self::Guard { off: false, .. } => Class::Create,
             Self::EndPod { .. } | Self::Delete { .. } | Self::Guard { .. } => Class::Delete,
-            Self::WriteJob { .. } | Self::Report { .. } => Class::Report,
+            Self::WriteJob { .. } | Self::Report { .. } | Self::Remark { .. } => Class::Report,
             Self::Probe { .. } | Self::ReadGang { .. } => Class::Probe,
             Self::Tell(_) => Class::Event,
         }

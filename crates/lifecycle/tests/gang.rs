@@ -190,7 +190,7 @@ fn a_pod_that_nobody_saw_is_lost_once_all_newer_ones_were_seen() {
     slots.ask(&slot(1));
     slots.made(&slot(0), Some(10));
     slots.made(&slot(1), Some(30));
-    slots.seen_up_to(20);
+    assert_eq!(slots.seen_up_to(20), [slot(0)]);
     assert_eq!((slots.tally().asked, slots.tally().lost), (1, 1));
 }
 

@@ -122,6 +122,13 @@ impl Args {
         let mut config = access.config().await?;
         // The core decides what is tried again, and each write must end in time.
         config.default_retry = false;
+        // Writes, lists and watches have shorter limits of their own, in the controllers; these are for the rest, and
+        // for connections. A watch hears at least a bookmark a minute.
+        config.connect_timeout = Some(Duration::from_secs(10));
+        config.write_timeout = Some(Duration::from_secs(30));
+        config.read_timeout = Some(Duration::from_secs(120));
+        // The time that a connection lay idle in the pool is not the server's.
+        config.reset_reader_on_write = true;
         kube::Client::try_from(config).context("cannot build a client")
     }
 
@@ -150,12 +157,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let client = args.client().await?;
         let stop = CancellationToken::new();
         tokio::spawn(stop_on_signal(stop.clone()));
-        let operator = Operator::new(client, options, Arc::new(SystemClock));
+        let operator = Operator::new(client, options, Arc::new(SystemClock::default()));
         let listener = tokio::net::TcpListener::bind(args.listen)
             .await
             .with_context(|| format!("--listen {}: cannot be listened on; choose another port", args.listen))?;
         tracing::info!(address = %listener.local_addr()?, version = env!("CARGO_PKG_VERSION"), "muster starts");
-        let served = tokio::spawn(serve::serve(listener, operator.snapshots(), stop.clone()));
+        let served = tokio::spawn(serve::serve(
+            listener,
+            operator.snapshots(),
+            operator.pulse(),
+            stop.clone(),
+        ));
         operator.run(stop).await;
         served.await.context("the HTTP server panicked")?.context("the HTTP server failed")
     })

@@ -4,7 +4,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::{Router, routing::get};
-use muster_controllers::Snapshot;
+use muster_controllers::pulse::View;
+use muster_controllers::{Pulse, Snapshot};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
@@ -14,39 +15,64 @@ use tokio::net::TcpListener;
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
+/// What a process shows of itself.
+#[derive(Clone)]
+struct Shown {
+    snapshot: Receiver<Snapshot>,
+    pulse: Pulse,
+}
+
 /// Serves until `stop`.
 ///
 /// # Errors
 /// When the listener fails.
 pub async fn serve(
     listener: TcpListener,
-    shown: Receiver<Snapshot>,
+    snapshot: Receiver<Snapshot>,
+    pulse: Pulse,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let routes = Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
+        .route("/livez", get(live))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .with_state(shown);
+        .with_state(Shown { snapshot, pulse });
     axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await
 }
 
-/// Ready: it leads with everything known, or it stands by. Not ready: it has the Lease but cannot lead.
-async fn ready(State(shown): State<Receiver<Snapshot>>) -> impl IntoResponse {
-    let shown = shown.borrow().clone();
-    match (shown.epoch, shown.synced, shown.trouble) {
-        (_, _, Some(trouble)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{trouble}\n")),
-        (Some(epoch), true, None) => (StatusCode::OK, format!("leading, epoch {epoch}\n")),
-        (Some(_), false, None) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "reading the cluster's state\n".to_owned())
-        }
-        (None, ..) => (StatusCode::OK, "standing by\n".to_owned()),
+/// Not live: only a restart helps.
+async fn live(State(shown): State<Shown>) -> impl IntoResponse {
+    match shown.pulse.live() {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
 }
 
-async fn metrics(State(shown): State<Receiver<Snapshot>>) -> impl IntoResponse {
-    let shown = shown.borrow().clone();
-    match text(&shown) {
+async fn ready(State(shown): State<Shown>) -> impl IntoResponse {
+    let snapshot = shown.snapshot.borrow().clone();
+    match readiness(snapshot, &shown.pulse.views()) {
+        Ok(words) => (StatusCode::OK, format!("{words}\n")),
+        Err(words) => (StatusCode::SERVICE_UNAVAILABLE, format!("{words}\n")),
+    }
+}
+
+/// Ready: it leads with everything known, or it stands by. Not ready: it has the Lease but cannot lead.
+fn readiness(shown: Snapshot, views: &[View]) -> Result<String, String> {
+    match (shown.epoch, shown.synced, shown.trouble) {
+        (_, _, Some(trouble)) => Err(trouble),
+        (Some(epoch), true, None) => Ok(format!("leading, epoch {epoch}")),
+        (Some(_), false, None) => {
+            let missing: Vec<String> = views.iter().filter(|v| !v.synced).map(ToString::to_string).collect();
+            let colon = if missing.is_empty() { "" } else { ": " };
+            Err(format!("reading the cluster's state{colon}{}", missing.join("; ")))
+        }
+        (None, ..) => Ok("standing by".into()),
+    }
+}
+
+async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
+    let snapshot = shown.snapshot.borrow().clone();
+    match text(&snapshot, &shown.pulse.views()) {
         Ok(text) => (
             StatusCode::OK,
             [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")],
@@ -64,7 +90,7 @@ async fn metrics(State(shown): State<Receiver<Snapshot>>) -> impl IntoResponse {
 ///
 /// # Errors
 /// Never in practice: writing to a string.
-pub fn text(shown: &Snapshot) -> Result<String, std::fmt::Error> {
+pub fn text(shown: &Snapshot, views: &[View]) -> Result<String, std::fmt::Error> {
     type Labelled = Family<Vec<(String, String)>, Gauge>;
     let mut registry = Registry::with_prefix("muster");
     let counters = &shown.counters;
@@ -106,6 +132,19 @@ pub fn text(shown: &Snapshot) -> Result<String, std::fmt::Error> {
     let restarts =
         counters.restarts.iter().map(|(cause, count)| ("cause", cause.clone(), *count as i64)).collect();
     registry.register("restarts", "Restarts by cause in this term", family(restarts));
+    let of_kind = |value: fn(&View) -> i64| {
+        family(views.iter().map(|view| ("kind", view.kind.clone(), value(view))).collect())
+    };
+    registry.register(
+        "watch_age_seconds",
+        "Seconds since something was heard of a watched kind: an event, a bookmark, a page of a list",
+        of_kind(|view| view.age.as_secs() as i64),
+    );
+    registry.register(
+        "unreadable_objects",
+        "Objects that cannot be read, by kind; the log names them and the field",
+        of_kind(|view| view.unreadable as i64),
+    );
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -114,6 +153,18 @@ pub fn text(shown: &Snapshot) -> Result<String, std::fmt::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    fn view(kind: &str, synced: bool) -> View {
+        View {
+            kind: kind.into(),
+            age: Duration::from_millis(32_900),
+            listing: (!synced).then_some(Duration::from_secs(50)),
+            synced,
+            unreadable: 2,
+            trouble: (!synced).then(|| "cannot list: no answer within 20s".into()),
+        }
+    }
 
     #[test]
     fn metrics_say_what_the_snapshot_says() {
@@ -121,15 +172,31 @@ mod tests {
         shown.counters.pods_created = 3;
         shown.counters.refused.insert("NoNodeFits", 2);
         shown.phases.insert("Running".into(), 4);
-        let text = text(&shown).expect("text");
+        let text = text(&shown, &[view("pods", true)]).expect("text");
         for line in [
             "muster_leader 1",
             "muster_epoch 7",
             "muster_pods_created_total 3",
             "muster_refusals{reason=\"NoNodeFits\"} 2",
             "muster_gangs{phase=\"Running\"} 4",
+            "muster_watch_age_seconds{kind=\"pods\"} 32",
+            "muster_unreadable_objects{kind=\"pods\"} 2",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn readiness_names_the_kinds_that_are_missing() {
+        let views = [view("nodes", true), view("pods", false)];
+        let shown = |epoch, synced| Snapshot { epoch, synced, ..Snapshot::default() };
+        assert_eq!(readiness(shown(None, false), &[]), Ok("standing by".into()));
+        assert_eq!(readiness(shown(Some(7), true), &views), Ok("leading, epoch 7".into()));
+        assert_eq!(readiness(shown(Some(7), false), &[]), Err("reading the cluster's state".into()));
+        assert_eq!(
+            readiness(shown(Some(7), false), &views).expect_err("not yet"),
+            "reading the cluster's state: pods, listed for 50s, nothing heard for 32s (cannot list: no answer within \
+             20s)"
+        );
     }
 }

@@ -5,6 +5,7 @@ pub mod crash;
 pub mod examples;
 pub mod failure;
 pub mod lifecycle;
+pub mod liveness;
 pub mod nodes;
 
 /// Scenarios and the nodes that each wants: `scenario!(name, module::function, nodes)` for every entry.
@@ -61,6 +62,24 @@ macro_rules! for_each_scenario {
             nodes::hgx(1)
         );
         $scenario!(admission_decides_about_nodes, lifecycle::admission_decides_about_nodes, nodes::hgx(4));
+        $scenario!(an_unreadable_job_stops_no_term, liveness::an_unreadable_job_stops_no_term, nodes::hgx(4));
+        $scenario!(
+            a_leader_that_cannot_see_steps_down,
+            liveness::a_leader_that_cannot_see_steps_down,
+            nodes::hgx(2)
+        );
+        $scenario!(
+            a_loop_that_stands_still_is_replaced,
+            liveness::a_loop_that_stands_still_is_replaced,
+            nodes::hgx(2)
+        );
+        $scenario!(a_panic_gives_the_lease_back, liveness::a_panic_gives_the_lease_back, nodes::hgx(2));
+        $scenario!(
+            a_gap_in_the_watch_hides_no_deletion,
+            liveness::a_gap_in_the_watch_hides_no_deletion,
+            nodes::hgx(4)
+        );
+        $scenario!(a_wrong_clock_loses_nothing, liveness::a_wrong_clock_loses_nothing, nodes::hgx(4));
         $scenario!(suspend_and_resume, lifecycle::suspend_and_resume, nodes::hgx(2));
         $scenario!(deletion_leaves_nothing, lifecycle::deletion_leaves_nothing, nodes::hgx(20));
         $scenario!(

@@ -142,7 +142,8 @@ fn remove(shared: &mut Shared, pod: &PodFacts, force: bool) {
 
 /// A pod whose gang is gone: the garbage collector deletes it, and only we can let it go.
 pub fn remove_orphan(shared: &mut Shared, pod: &PodFacts) {
-    if pod.held() {
+    let exists = pod.gang.as_ref().is_some_and(|gang| shared.is_unreadable(gang));
+    if pod.held() && !exists {
         remove(shared, pod, pod.leaving && nobody_at(shared, pod));
     }
 }

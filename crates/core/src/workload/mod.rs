@@ -120,6 +120,13 @@ fn want_gangs(
         let target = Target { kind: Kind::Gang, facet: Facet::Object, key: key.clone() };
         let seen = gangs.get(&key);
         let own = have.iter().find(|gang| gang.key == key).copied();
+        if let Some((_, error)) = shared.unreadable.get(&(Kind::Gang, key.clone())) {
+            let message =
+                format!("this version of the operator cannot read its Gang ({error}); it is left as it is");
+            obstacle = Some(Obstacle { reason: "GangUnreadable", message });
+            shared.desk.cancel(&target);
+            continue;
+        }
         if let Some(theirs) = seen.filter(|_| own.is_none()) {
             shared.desk.cancel(&target);
             obstacle = Some(in_the_way(shared, theirs));

@@ -168,15 +168,18 @@ impl Slots {
     }
 
     /// All pods that exist with at most this resourceVersion have been seen: one that was made before and was not seen has
-    /// come and gone.
-    pub fn seen_up_to(&mut self, version: u64) {
+    /// come and gone. Returns the places of those.
+    pub fn seen_up_to(&mut self, version: u64) -> Vec<Slot> {
+        let mut gone = Vec::new();
         for at in 0..self.pods.len() {
             let planned = &self.pods[at];
             if matches!(planned.state, SlotState::Asked { made: Some(made) } if made <= version) {
                 let message = format!("a pod on node {} vanished while nobody looked", planned.node);
+                gone.push(planned.slot.clone());
                 self.put(at, SlotState::Lost(Loss::judged(Fault::PodDeleted, message)));
             }
         }
+        gone
     }
 
     fn step(&mut self, slot: &Slot, from: impl Fn(&SlotState) -> bool, to: SlotState) -> bool {
