@@ -23,6 +23,10 @@ pub const GENERATION: &str = "muster.dev/generation";
 pub const EPOCH: &str = "muster.dev/epoch";
 /// Annotation: step of the last complete checkpoint, written by whoever reports progress.
 pub const CHECKPOINT_STEP: &str = "muster.dev/checkpoint-step";
+/// Annotation: name of the container whose exit decides how the pod has ended, while others may still run.
+pub const CONTAINER: &str = "muster.dev/container";
+/// Beginning of every label and annotation that is ours: templates may not set them.
+pub const OURS: &str = "muster.dev/";
 /// Finalizer on pods whose exit decides the outcome: it goes when the result is in the gang's status.
 pub const RESULT_FINALIZER: &str = "muster.dev/result";
 /// Finalizer on Gangs: it goes when their pods are gone.

@@ -16,8 +16,9 @@ pub mod pods;
 pub mod seen;
 mod state;
 pub mod template;
+pub mod text;
 pub mod topology;
 pub mod volumes;
 
-pub use pods::{PodEnd, PodFacts, PodPhase, Slot};
+pub use pods::{PodEnd, PodFacts, PodOutcome, PodPhase, Slot, Waiting};
 pub use state::Cluster;

@@ -1,9 +1,11 @@
 //! The cluster's state: nodes, pods and plans, and what they come to for the engine.
 //!
-//! A pod that is the live form of a plan entry (our gang's, in its unit's incarnation, on its planned node, not
-//! leaving) is counted through the plan. Every other non-terminal pod is *use*: foreign pods, and our own that are
-//! leaving, late or orphaned. So nothing is counted twice and nothing is forgotten.
+//! A pod that is the live form of a plan entry (our gang's by its controller's UID, in its namespace, under its planned
+//! name, on its planned node, not leaving) is counted through the plan. Every other non-terminal pod is *use*: foreign
+//! pods, those that only say that they are ours, and our own that are leaving, late or orphaned. So nothing is counted
+//! twice and nothing is forgotten.
 
+use muster_api::names;
 use muster_engine::{Decision, Engine, Event, Explanation};
 use muster_model::{
     AcceleratorClass, Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Topology, Uid,
@@ -22,8 +24,12 @@ struct NodeEntry {
 }
 
 /// What of a gang's plan is needed to recognise its pods.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct PlanIndex {
+    key: ObjectKey,
+    uid: Uid,
+    /// Letters of the roles in names of pods.
+    letters: BTreeMap<String, Option<char>>,
     units: BTreeMap<UnitId, (u64, Vec<NodeName>)>,
     /// What one pod of a role is planned with.
     requests: BTreeMap<UnitId, Resources>,
@@ -31,7 +37,15 @@ struct PlanIndex {
 
 impl PlanIndex {
     fn of(gang: &Gang, plan: &Plan) -> Self {
-        let mut index = Self::default();
+        let roles: Vec<&str> = gang.roles.iter().map(|role| role.name.as_str()).collect();
+        let letter = |role: &&str| ((*role).to_owned(), names::role_letter(&roles, role));
+        let mut index = Self {
+            key: gang.key.clone(),
+            uid: gang.uid.clone(),
+            letters: roles.iter().map(letter).collect(),
+            units: BTreeMap::new(),
+            requests: BTreeMap::new(),
+        };
         for unit in &plan.units {
             let class = unit.placed.class.as_ref();
             let class = gang.classes.iter().find(|c| Some(&c.name) == class);
@@ -44,10 +58,18 @@ impl PlanIndex {
     }
 
     /// Whether the pod is the live form of an entry.
-    fn holds(&self, slot: &Slot, node: &NodeName) -> bool {
+    fn holds(&self, pod: &PodFacts, slot: &Slot, node: &NodeName) -> bool {
         self.units.get(&slot.unit).is_some_and(|(incarnation, nodes)| {
             *incarnation == slot.incarnation && nodes.get(slot.index as usize) == Some(node)
-        })
+        }) && pod.is_form_of(&self.uid, &self.pod(slot))
+    }
+
+    /// Namespace and name of the pod of a slot.
+    fn pod(&self, slot: &Slot) -> ObjectKey {
+        let letter = self.letters.get(&slot.unit.role).copied().flatten();
+        let name =
+            names::pod(&self.key.name, &self.uid, letter, slot.unit.index, slot.incarnation, slot.index);
+        ObjectKey::new(self.key.namespace.clone(), name)
     }
 }
 
@@ -182,14 +204,17 @@ impl Cluster {
         self.pods.get(uid)
     }
 
-    /// All pods that a gang controls, whatever their incarnation.
+    /// All pods that name a gang as their controller, in whatever namespace, under whatever name: not all of them need be
+    /// its own, see [`PodFacts::is_form_of`].
     pub fn pods_of(&self, gang: &Uid) -> impl Iterator<Item = &PodFacts> {
         self.of_gang.get(gang).into_iter().flatten().filter_map(|uid| self.pods.get(uid))
     }
 
-    /// UIDs of gangs that pods name as their controller.
-    pub fn gangs_with_pods(&self) -> impl Iterator<Item = &Uid> {
-        self.of_gang.keys()
+    /// Pods whose controller is a Gang that `known` does not know. Their Gang is gone (or never was): nobody else takes
+    /// their finalizer away. To be asked only when all Gangs have been read.
+    pub fn orphans<'a>(&'a self, known: impl Fn(&Uid) -> bool + 'a) -> impl Iterator<Item = &'a PodFacts> {
+        let unknown = self.of_gang.iter().filter(move |(gang, _)| !known(gang));
+        unknown.flat_map(|(_, pods)| pods).filter_map(|uid| self.pods.get(uid))
     }
 
     /// Takes in a gang: the engine learns it, and its pods are judged by its plan.
@@ -287,7 +312,7 @@ impl Cluster {
         let node = pod.node.clone().filter(|_| !pod.terminal())?;
         let plan = pod.gang.as_ref().and_then(|gang| self.plans.get(gang));
         let planned = match (plan, &pod.slot) {
-            (Some(plan), Some(slot)) if !pod.leaving && plan.holds(slot, &node) => {
+            (Some(plan), Some(slot)) if !pod.leaving && plan.holds(pod, slot, &node) => {
                 plan.requests.get(&slot.unit)
             }
             _ => None,

@@ -349,7 +349,7 @@ impl GangRt {
         match outcome.policy {
             OutcomePolicy::Never => false,
             OutcomePolicy::All => true,
-            OutcomePolicy::Pod => {
+            OutcomePolicy::Pod | OutcomePolicy::Unknown(_) => {
                 let first = self.object.spec.roles.first().map(|role| role.name.as_str());
                 outcome.role.as_deref().or(first) == Some(role)
                     && outcome.unit == unit

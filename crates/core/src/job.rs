@@ -147,7 +147,7 @@ impl Core {
                 "create it, or leave spec.queue out for the default queue",
             ));
         }
-        let priority = self.world.priority(spec.priority_class_name.as_deref()).unwrap_or_else(|| {
+        if self.world.priority(spec.priority_class_name.as_deref()).is_none() {
             problems.push(Problem::new(
                 "spec.priorityClassName",
                 format!(
@@ -156,11 +156,10 @@ impl Core {
                 ),
                 "create it, or leave the field out",
             ));
-            0
-        });
+        }
         let derived = derive::derive(spec, &self.world, &mut problems);
         match derived {
-            Some(derived) if problems.is_empty() => Ok(derive::gang_spec(spec, priority, derived)),
+            Some(derived) if problems.is_empty() => Ok(derive::gang_spec(spec, derived)),
             _ => Err(problems),
         }
     }

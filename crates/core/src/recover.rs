@@ -39,7 +39,7 @@ pub fn restarts_as_a_whole(gang: &Object) -> bool {
 pub fn judge(rt: &GangRt, now: Millis) -> Verdict {
     let recovery = &rt.object.spec.recovery;
     let policy = Policy {
-        ladder: recovery.ladder.iter().map(|step| self::step(*step)).collect(),
+        ladder: recovery.ladder.iter().filter_map(|step| self::step(*step)).collect(),
         max_restarts: recovery.max_restarts,
         window: recovery.window.millis().unwrap_or(Millis::MAX),
     };
@@ -70,12 +70,14 @@ pub fn judge(rt: &GangRt, now: Millis) -> Verdict {
     }
 }
 
-fn step(step: RecoveryStep) -> Step {
+/// A rung that only a newer version knows is passed over.
+fn step(step: RecoveryStep) -> Option<Step> {
     match step {
-        RecoveryStep::RestartInPlace => Step::RestartInPlace,
-        RecoveryStep::ReplaceNode => Step::ReplaceNode,
-        RecoveryStep::Shrink => Step::Shrink,
-        RecoveryStep::Requeue => Step::Requeue,
+        RecoveryStep::RestartInPlace => Some(Step::RestartInPlace),
+        RecoveryStep::ReplaceNode => Some(Step::ReplaceNode),
+        RecoveryStep::Shrink => Some(Step::Shrink),
+        RecoveryStep::Requeue => Some(Step::Requeue),
+        RecoveryStep::Unknown(_) => None,
     }
 }
 

@@ -10,7 +10,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use kubesim::api::{ApiServer, Fault};
 use kubesim::clock::SystemClock;
-use muster_api::{Gang, labels, plan_codec};
+use muster_api::{Gang, labels, names, plan_codec};
 use muster_model::{Plan, Uid, UnitId, plan::PlacedUnit, plan::Placement};
 use muster_operator::plugin;
 use muster_operator::simulate::{Args, answer_on};
@@ -118,8 +118,10 @@ fn file(name: &str, text: &str) -> PathBuf {
 fn jobs(name: &str, gangs: &[Value]) -> String {
     let documents = gangs.iter().map(|gang| {
         let mut gang = gang.clone();
-        gang["kind"] = json!("Gang");
-        gang["apiVersion"] = json!("muster.dev/v1alpha1");
+        if gang["kind"].is_null() {
+            gang["kind"] = json!("Gang");
+            gang["apiVersion"] = json!("muster.dev/v1alpha1");
+        }
         gang.to_string()
     });
     file(name, &documents.collect::<Vec<_>>().join("\n---\n")).display().to_string()
@@ -161,7 +163,8 @@ async fn jobs_take_what_pods_and_plans_leave_and_nothing_is_written() {
     let mut held = gang("held", 1);
     held["status"] = json!({ "phase": "Running", "plan": plan(&["n1"]) });
     let held = put(&gangs, held).await;
-    let mut live = pod("held-pod", "n1", 8);
+    let uid = Uid(held.uid().unwrap_or_default());
+    let mut live = pod(&names::pod("held", &uid, None, 0, 1, 0), "n1", 8);
     live["metadata"]["labels"] =
         json!({ labels::ROLE: "w", labels::UNIT: "0", labels::INCARNATION: "1", labels::INDEX: "0" });
     live["metadata"]["ownerReferences"] = json!([{
@@ -300,8 +303,11 @@ async fn gangs_that_wait_go_before_and_names_that_are_there_are_not_counted_twic
     assert_eq!(answer["summary"], "1 of 3 jobs placed; 24 of 24 GPUs used on 3 nodes");
 
     let mut first = gang("small", 1);
-    first["spec"]["priority"] = json!(10);
-    let path = jobs("urgent.yaml", &[first, gang("mine", 2)]);
+    first["spec"]["priorityClassName"] = json!("urgent");
+    let class = json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "urgent" }, "value": 10,
+    });
+    let path = jobs("urgent.yaml", &[class, first, gang("mine", 2)]);
     let answer = simulate(&client, &["--job", &path]).await.expect("an answer");
     assert_eq!(placed(&answer, 0).len(), 1, "a higher priority goes first: {answer:#}");
 }

@@ -123,8 +123,9 @@ async fn gangs(client: &Client, ground: &mut Ground) -> anyhow::Result<()> {
         // Where volumes are decides where a gang goes, not where it is.
         let waits = object.status.as_ref().is_none_or(|status| status.plan.is_none());
         let roles = if waits { &object.spec.roles[..] } else { &[] };
-        for spec in roles.iter().filter_map(|role| role.template.spec.as_ref()) {
-            ground.volumes.look_up(client, &key.namespace, spec, &mut ground.notes).await?;
+        // What cannot be read is said with its field by whoever reads the template.
+        for spec in roles.iter().filter_map(|role| role.template.pod_spec().ok()) {
+            ground.volumes.look_up(client, &key.namespace, &spec, &mut ground.notes).await?;
         }
         let learned = ground.volumes.learned(&key.namespace, roles);
         let gang = learned.and_then(|learned| {
