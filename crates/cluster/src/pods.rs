@@ -1,7 +1,7 @@
 //! What we keep of a pod: a few facts, taken at the edge.
 
 use k8s_openapi::api::core::v1 as core;
-use muster_api::labels;
+use muster_api::{labels, names};
 use muster_model::{Millis, NodeName, ObjectKey, PodTerm, Resources, Uid, UnitId};
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ pub struct PodFacts {
     pub node: Option<NodeName>,
     /// UID of the Gang that controls it.
     pub gang: Option<Uid>,
-    /// Its place in that gang, from its labels.
+    /// Its place in that gang as its labels say; [`Self::planned_slot`] is what counts.
     pub slot: Option<Slot>,
     /// What it uses on its node while not terminal (1 of `pods` included).
     pub requests: Resources,
@@ -117,11 +117,21 @@ pub struct PodFacts {
 pub const MAX_STEP: i64 = 1_000_000_000_000;
 
 impl PodFacts {
-    /// Whether it is the pod that a gang planned under that name: by its controller's UID, its namespace and its name.
-    /// Labels prove nothing, and anybody may name a controller: what names a gang of ours and is not of its plan is
-    /// somebody else's pod. That it is on its planned node is another question.
-    pub fn is_form_of(&self, gang: &Uid, planned: &ObjectKey) -> bool {
-        self.gang.as_ref() == Some(gang) && self.key == *planned
+    /// Its place in a gang with these roles, if it is one of the gang's own: by its controller's UID, its namespace and its
+    /// name. Labels prove nothing (anybody may change them), and anybody may name a controller: what names a gang and is
+    /// not its own is somebody else's pod. Whether the plan has that place, and on which node, is another question.
+    pub fn planned_slot<'a>(
+        &self,
+        gang: &ObjectKey,
+        uid: &Uid,
+        roles: impl IntoIterator<Item = &'a str>,
+    ) -> Option<Slot> {
+        if self.gang.as_ref() != Some(uid) || self.key.namespace != gang.namespace {
+            return None;
+        }
+        let roles: Vec<&str> = roles.into_iter().collect();
+        let (role, unit, incarnation, index) = names::place(&gang.name, uid, &roles, &self.key.name)?;
+        Some(Slot { unit: UnitId { role: role.to_owned(), index: unit }, incarnation, index })
     }
 
     /// How it has ended; `None` while it goes on. The container that decides may have ended in a pod that runs on, which

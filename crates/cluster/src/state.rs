@@ -5,7 +5,6 @@
 //! pods, those that only say that they are ours, and our own that are leaving, late or orphaned. So nothing is counted
 //! twice and nothing is forgotten.
 
-use muster_api::names;
 use muster_engine::{Decision, Engine, Event, Explanation};
 use muster_model::{
     AcceleratorClass, Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Topology, Uid,
@@ -13,7 +12,7 @@ use muster_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{PodFacts, Slot};
+use crate::PodFacts;
 
 #[derive(Debug, Default)]
 struct NodeEntry {
@@ -27,9 +26,7 @@ struct NodeEntry {
 #[derive(Debug)]
 struct PlanIndex {
     key: ObjectKey,
-    uid: Uid,
-    /// Letters of the roles in names of pods.
-    letters: BTreeMap<String, Option<char>>,
+    roles: Vec<String>,
     units: BTreeMap<UnitId, (u64, Vec<NodeName>)>,
     /// What one pod of a role is planned with.
     requests: BTreeMap<UnitId, Resources>,
@@ -37,12 +34,9 @@ struct PlanIndex {
 
 impl PlanIndex {
     fn of(gang: &Gang, plan: &Plan) -> Self {
-        let roles: Vec<&str> = gang.roles.iter().map(|role| role.name.as_str()).collect();
-        let letter = |role: &&str| ((*role).to_owned(), names::role_letter(&roles, role));
         let mut index = Self {
             key: gang.key.clone(),
-            uid: gang.uid.clone(),
-            letters: roles.iter().map(letter).collect(),
+            roles: gang.roles.iter().map(|role| role.name.clone()).collect(),
             units: BTreeMap::new(),
             requests: BTreeMap::new(),
         };
@@ -57,19 +51,13 @@ impl PlanIndex {
         index
     }
 
-    /// Whether the pod is the live form of an entry.
-    fn holds(&self, pod: &PodFacts, slot: &Slot, node: &NodeName) -> bool {
-        self.units.get(&slot.unit).is_some_and(|(incarnation, nodes)| {
-            *incarnation == slot.incarnation && nodes.get(slot.index as usize) == Some(node)
-        }) && pod.is_form_of(&self.uid, &self.pod(slot))
-    }
-
-    /// Namespace and name of the pod of a slot.
-    fn pod(&self, slot: &Slot) -> ObjectKey {
-        let letter = self.letters.get(&slot.unit.role).copied().flatten();
-        let name =
-            names::pod(&self.key.name, &self.uid, letter, slot.unit.index, slot.incarnation, slot.index);
-        ObjectKey::new(self.key.namespace.clone(), name)
+    /// What a pod that names this gang (`uid`) as its controller is planned with, if it is the live form of an entry: in
+    /// the gang's namespace, under a planned name, on its planned node.
+    fn planned(&self, uid: &Uid, pod: &PodFacts, node: &NodeName) -> Option<&Resources> {
+        let slot = pod.planned_slot(&self.key, uid, self.roles.iter().map(String::as_str))?;
+        let (incarnation, nodes) = self.units.get(&slot.unit)?;
+        let live = *incarnation == slot.incarnation && nodes.get(slot.index as usize) == Some(node);
+        self.requests.get(&slot.unit).filter(|_| live)
     }
 }
 
@@ -141,6 +129,11 @@ impl Cluster {
         Some(entry.node.as_ref()?.allocatable.left(&entry.used))
     }
 
+    /// Whether a node has what a pod asks for, whoever uses it now: one that lost a device never holds it again.
+    pub fn could_hold(&self, name: &NodeName, requests: &Resources) -> bool {
+        self.node(name).is_some_and(|node| node.allocatable.shortage(requests).is_none())
+    }
+
     /// Counts a pod that is about to be created, until it is seen or [`Self::not_expected`].
     pub fn expect(&mut self, key: ObjectKey, node: NodeName, requests: Resources) {
         self.nodes.entry(node.clone()).or_default().used.add(&requests);
@@ -156,13 +149,13 @@ impl Cluster {
         Some(node)
     }
 
-    /// Takes in a pod.
-    pub fn set_pod(&mut self, pod: PodFacts) {
+    /// Takes in a pod. Returns what was known of it before: it may have had another controller.
+    pub fn set_pod(&mut self, pod: PodFacts) -> Option<PodFacts> {
         self.not_expected(&pod.key);
         if self.pods.get(&pod.uid) == Some(&pod) {
-            return;
+            return Some(pod);
         }
-        self.forget(&pod.uid.clone());
+        let before = self.forget(&pod.uid.clone());
         if let (Some(node), false) = (&pod.node, pod.terminal()) {
             self.nodes.entry(node.clone()).or_default().used.add(&pod.requests);
         }
@@ -173,6 +166,7 @@ impl Cluster {
         self.pods.insert(uid.clone(), pod);
         self.tell(&uid);
         self.tell_repels(&uid);
+        before
     }
 
     /// Forgets a pod.
@@ -205,7 +199,7 @@ impl Cluster {
     }
 
     /// All pods that name a gang as their controller, in whatever namespace, under whatever name: not all of them need be
-    /// its own, see [`PodFacts::is_form_of`].
+    /// its own, see [`PodFacts::planned_slot`].
     pub fn pods_of(&self, gang: &Uid) -> impl Iterator<Item = &PodFacts> {
         self.of_gang.get(gang).into_iter().flatten().filter_map(|uid| self.pods.get(uid))
     }
@@ -310,13 +304,11 @@ impl Cluster {
 
     fn beyond_plan(&self, pod: &PodFacts) -> Option<(NodeName, Resources)> {
         let node = pod.node.clone().filter(|_| !pod.terminal())?;
-        let plan = pod.gang.as_ref().and_then(|gang| self.plans.get(gang));
-        let planned = match (plan, &pod.slot) {
-            (Some(plan), Some(slot)) if !pod.leaving && plan.holds(pod, slot, &node) => {
-                plan.requests.get(&slot.unit)
-            }
-            _ => None,
-        };
+        let planned = pod
+            .gang
+            .as_ref()
+            .filter(|_| !pod.leaving)
+            .and_then(|gang| self.plans.get(gang)?.planned(gang, pod, &node));
         let mut rest = pod.requests.clone();
         if let Some(planned) = planned {
             // Admission may have added sidecars or overhead: what is beyond the plan counts as well.

@@ -293,14 +293,40 @@ fn a_pod_that_only_says_it_is_ours_is_foreign_use() {
     {
         let (mut cluster, key, uid) = cluster();
         let pod = with(namespace, name);
-        let planned =
-            ObjectKey::new(key.namespace.clone(), muster_api::names::pod("train", &uid, None, 0, 2, 0));
-        assert_eq!(pod.is_form_of(&uid, &planned), ours);
+        let slot = pod.planned_slot(&key, &uid, ["w"]);
+        assert_eq!(slot.map(|slot| (slot.incarnation, slot.index)), ours.then_some((2, 0)));
         cluster.set_pod(pod);
         assert_eq!(cluster.pods_of(&uid).count(), 1, "by UID it is found all the same");
         // Ours is counted by the plan; another is counted besides.
         assert_eq!(room(&mut cluster), ours, "{namespace}/{name}");
     }
+}
+
+/// A label that was changed by hand moves no pod to another place.
+#[test]
+fn the_name_says_a_pods_place_and_not_its_labels() {
+    let (mut cluster, _, _) = cluster();
+    let mut edited = pod(&json!({ "phase": "Running" }));
+    edited["metadata"]["labels"] = json!({ "muster.dev/role": "other", "muster.dev/unit": "9" });
+    let before = facts(&edited);
+    assert!(cluster.set_pod(before.clone()).is_none());
+    assert!(room(&mut cluster), "it is counted by the plan");
+    edited["metadata"]["ownerReferences"] = json!([]);
+    let known = cluster.set_pod(facts(&edited)).expect("it was known");
+    assert_eq!(known, before, "whose it was is told");
+    assert!(!room(&mut cluster), "without its controller it is anybody's");
+}
+
+/// What a node has decides whether a pod may start there again, not what is free at the moment.
+#[test]
+fn a_node_that_lost_a_device_cannot_hold_the_pod_again() {
+    let (mut cluster, _, _) = cluster();
+    let asks = Resources::of([("nvidia.com/gpu", 16), ("pods", 1)]);
+    assert!(cluster.could_hold(&"n".into(), &asks), "in use, but it has them");
+    let mut node = cluster.node(&"n".into()).expect("a node").clone();
+    node.allocatable.set("nvidia.com/gpu", 15);
+    cluster.set_node(node);
+    assert!(!cluster.could_hold(&"n".into(), &asks) && !cluster.could_hold(&"gone".into(), &asks));
 }
 
 #[test]

@@ -135,7 +135,6 @@ impl Blueprint {
             "metadata": {
                 "labels": all,
                 "annotations": annotations,
-                "finalizers": [],
                 "ownerReferences": [owner(gang)],
             },
             "spec": spec,
@@ -159,10 +158,8 @@ impl Blueprint {
         meta["labels"][labels::INDEX] = json!(stamp.slot.index.to_string());
         meta["labels"][labels::GENERATION] = json!(stamp.generation.to_string());
         meta["annotations"][labels::EPOCH] = json!(stamp.epoch.to_string());
-        if stamp.decides
-            && let Some(all) = meta["finalizers"].as_array_mut()
-        {
-            all.push(json!(labels::RESULT_FINALIZER));
+        if stamp.decides {
+            meta["finalizers"] = json!([labels::RESULT_FINALIZER]);
         }
         let spec = &mut pod["spec"];
         if let Some(subdomain) = stamp.subdomain {
