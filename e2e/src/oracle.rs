@@ -1,13 +1,13 @@
 //! The live objects, judged by the oracle that shares no code with the engine.
 
 use anyhow::{Result, bail};
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use muster_api::plan_codec;
 use muster_api::topology::TOPOLOGY_NAME;
-use muster_api::{AcceleratorClass, Gang, GangPhase, Queue, Topology};
+use muster_api::{AcceleratorClass, Gang, GangPhase, GangPlan, Queue, Topology};
 use muster_check::{PodView, Snapshot, Use};
 use muster_cluster::{Cluster, PodFacts, convert};
 use muster_core::{World as Known, plan_part};
@@ -37,8 +37,8 @@ pub async fn snapshot(world: &World) -> Result<Snapshot> {
         known.set_queue(&queue.name_any(), Some(&queue));
     }
     known.look_at_nodes(&cluster);
-    let chunks: BTreeMap<String, String> = Api::<ConfigMap>::all(world.admin.clone())
-        .list(&ListParams::default().labels(muster_api::labels::PLAN_CHUNK))
+    let chunks: BTreeMap<String, String> = Api::<GangPlan>::all(world.admin.clone())
+        .list(&everything)
         .await?
         .items
         .into_iter()

@@ -4,7 +4,7 @@ use muster_model::Mode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::duration::Duration;
+use crate::{duration::Duration, word::Word};
 
 /// API group of every kind.
 pub const GROUP: &str = "muster.dev";
@@ -14,6 +14,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const DEFAULT_QUEUE: &str = "default";
 /// Port on which rank 0 listens for the other ranks (PyTorch's default).
 pub const DEFAULT_PORT: u16 = 29_500;
+/// Most restarts that a budget may allow: the status keeps each that is within the window, about 100 bytes a restart.
+pub const MAX_RESTARTS: u32 = 1_000;
 /// Most ranks of a job and most pods of a gang. It bounds the digits in the names of pods.
 pub const MAX_RANKS: u32 = 262_144;
 
@@ -41,6 +43,10 @@ pub enum Framework {
     Mpi,
     /// Nothing but Muster's own `MUSTER_*` variables.
     Plain,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// Accelerators of a job's pods.
@@ -146,6 +152,10 @@ pub enum RecoveryStep {
     Shrink,
     /// Give everything back and wait in the queue for a whole placement.
     Requeue,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// What is done after a loss, and how often.
@@ -158,7 +168,7 @@ pub struct Recovery {
     pub ladder: Vec<RecoveryStep>,
     /// Restarts within `window` after which the job fails. Restarts that are no fault of the job (preemption, a node
     /// that never started the pod) do not count.
-    #[schemars(with = "i32", range(min = 0, max = 10000))]
+    #[schemars(with = "i32", range(min = 0, max = 1000))]
     pub max_restarts: u32,
     /// The sliding window in which restarts are counted.
     pub window: Duration,

@@ -7,10 +7,7 @@
 //!
 //! A gang knows units, roles and segments. `launch` says what environment the pods get; the engine never reads it.
 
-use k8s_openapi::{
-    api::core::v1::PodTemplateSpec,
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use muster_model::{Rules, Segment, Within};
 use schemars::JsonSchema;
@@ -19,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     common::{DEFAULT_PORT, Framework, Parallelism, Recovery, UnitCounts, default_queue, one},
     plan_codec::PlanStatus,
+    pod_template::PodTemplate,
+    word::Word,
 };
 
 /// A gang: groups of identical pods that are placed as one.
@@ -35,6 +34,15 @@ use crate::{
     status = "GangStatus",
     derive = "PartialEq",
     validation = crate::rules::gang_name(),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[0]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[1]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[2]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[3]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[4]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[5]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[6]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[7]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[8]),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(
         name = "Units",
@@ -61,11 +69,8 @@ pub struct GangSpec {
     #[serde(default = "default_queue")]
     #[schemars(length(min = 1, max = 63))]
     pub queue: String,
-    /// Priority, resolved from the PriorityClass; higher goes first.
-    #[serde(default)]
-    pub priority: i32,
-    /// PriorityClass that the pods are created with, so that kubelets and kube-scheduler rank them alike. Default: the
-    /// cluster's own default.
+    /// PriorityClass that ranks the gang; its pods are created with it, so that kubelets and kube-scheduler rank them
+    /// alike. Default: the cluster's default class, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
@@ -86,12 +91,15 @@ pub struct GangSpec {
     pub rules: Rules,
     /// The environment of the pods.
     #[serde(default)]
+    #[schemars(schema_with = "crate::schema::open::<Launch>")]
     pub launch: Launch,
     /// What is done after a loss.
     #[serde(default)]
+    #[schemars(schema_with = "crate::schema::open::<Recovery>")]
     pub recovery: Recovery,
     /// Whose exit decides the outcome.
     #[serde(default)]
+    #[schemars(schema_with = "crate::schema::open::<GangOutcome>")]
     pub outcome: GangOutcome,
     /// True: the gang holds nothing and waits for nothing.
     #[serde(default)]
@@ -106,9 +114,12 @@ pub struct RoleSpec {
     /// Name, such as `worker`; unique in the gang.
     #[schemars(length(min = 1, max = 30), regex(pattern = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// The pods.
-    #[schemars(schema_with = "crate::template::schema")]
-    pub template: PodTemplateSpec,
+    /// The pods: metadata with labels and annotations, and the specification of a pod.
+    pub template: PodTemplate,
+    /// Seconds from SIGTERM to SIGKILL. Default: what the template says, else Kubernetes' 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>", range(min = 0, max = 31_536_000))]
+    pub termination_grace_period_seconds: Option<i64>,
     /// Accelerators of one pod; the class says by which resource name.
     #[serde(default)]
     #[schemars(with = "i32", range(min = 0, max = 256))]
@@ -202,6 +213,10 @@ pub enum OutcomePolicy {
     All,
     /// None: the gang serves until it is deleted, and a pod that ends is a loss.
     Never,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// Whose exit decides the outcome of a gang.
@@ -242,6 +257,10 @@ pub enum GangPhase {
     Preempted,
     /// It gave its capacity back after a loss; it goes back to Pending.
     Requeued,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 impl GangPhase {
@@ -318,7 +337,7 @@ pub struct VictimUnits {
     /// The role.
     pub role: String,
     /// Their indices.
-    #[schemars(with = "Vec<i32>")]
+    #[schemars(with = "Vec<i32>", inner(range(min = 0)))]
     pub units: Vec<u32>,
 }
 
@@ -328,6 +347,7 @@ pub struct VictimUnits {
 pub struct GangStatus {
     /// Where it stands.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::word")]
     pub phase: Option<GangPhase>,
     /// Epoch of the leader that wrote this status: `leaseTransitions` of its Lease.
     pub epoch: i64,

@@ -20,6 +20,7 @@ use crate::{
     duration::Duration,
     node_partition::SharingMode,
     training_job::Placement,
+    word::Word,
 };
 
 /// An inference service: replicas of one model.
@@ -123,6 +124,10 @@ pub enum Tier {
     P1,
     /// Offline: fills gaps, may be displaced at any time.
     P2,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// A serving engine.
@@ -137,6 +142,10 @@ pub enum Engine {
     TensorRtLlm,
     /// Any other: it gets the ranks' environment and no flags.
     Custom,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// The model that is served.
@@ -282,6 +291,10 @@ pub enum ServicePhase {
     Idle,
     /// It cannot become ready without a change of the specification.
     Failed,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// The state of a service.
@@ -290,6 +303,7 @@ pub enum ServicePhase {
 pub struct InferenceServiceStatus {
     /// What it is doing.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::word")]
     pub phase: Option<ServicePhase>,
     /// Why, in one CamelCase word.
     #[serde(skip_serializing_if = "Option::is_none")]

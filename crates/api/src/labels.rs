@@ -25,6 +25,10 @@ pub const EPOCH: &str = "muster.dev/epoch";
 pub const DERIVED: &str = "muster.dev/derived";
 /// Annotation: step of the last complete checkpoint, written by whoever reports progress.
 pub const CHECKPOINT_STEP: &str = "muster.dev/checkpoint-step";
+/// Annotation: name of the container whose exit decides how the pod has ended, while others may still run.
+pub const CONTAINER: &str = "muster.dev/container";
+/// Beginning of every label and annotation that is ours: templates may not set them.
+pub const OURS: &str = "muster.dev/";
 /// Finalizer on pods whose exit decides the outcome: it goes when the result is in the gang's status.
 pub const RESULT_FINALIZER: &str = "muster.dev/result";
 /// Finalizer on Gangs: it goes when their pods are gone.
@@ -33,5 +37,3 @@ pub const PODS_FINALIZER: &str = "muster.dev/pods";
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGED_BY_VALUE: &str = "muster";
-/// Label: a ConfigMap that holds a part of a large plan; its value is the gang's UID.
-pub const PLAN_CHUNK: &str = "muster.dev/plan-chunk";

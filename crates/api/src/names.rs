@@ -36,6 +36,22 @@ pub fn pod(gang: &str, uid: &Uid, letter: Option<char>, unit: u32, incarnation: 
     format!("{}-{letter}{unit}-{incarnation}-{index}", prefix(gang, uid))
 }
 
+/// What a pod's name says of its place in a gang: role, unit, incarnation, index. The opposite of [`pod`]: labels can be
+/// changed by hand, a name cannot. `None` for a name that [`pod`] never gives.
+pub fn place<'a>(gang: &str, uid: &Uid, roles: &[&'a str], name: &str) -> Option<(&'a str, u32, u64, u32)> {
+    let rest = name.strip_prefix(&prefix(gang, uid))?.strip_prefix('-')?;
+    let mut parts = rest.split('-');
+    let (unit, incarnation, index) =
+        (parts.next()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let role = roles.iter().find(|role| match role_letter(roles, role) {
+        Some(letter) => unit.starts_with(letter),
+        None => true,
+    })?;
+    let letter = role_letter(roles, role);
+    let unit = letter.map_or(unit, |letter| &unit[letter.len_utf8()..]).parse().ok()?;
+    (pod(gang, uid, letter, unit, incarnation, index) == name).then_some((*role, unit, incarnation, index))
+}
+
 /// Name of the Service that finds rank 0.
 pub fn rank0_service(gang: &str, uid: &Uid) -> String {
     format!("{}-rank0", prefix(gang, uid))

@@ -11,7 +11,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::common::one;
+use crate::{common::one, word::Word};
 
 /// The wanted division of a node's cards.
 #[derive(CustomResource, JsonSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,10 @@ pub enum SharingMode {
     Mig,
     /// Turns on the whole card; neither memory nor faults are isolated.
     TimeSlice,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// The division of one card.
@@ -114,6 +118,10 @@ pub enum PartitionPhase {
     RollingBack,
     /// The former division is back, or that failed too; see the message.
     Failed,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// The state of a node's cards.
@@ -122,6 +130,7 @@ pub enum PartitionPhase {
 pub struct NodePartitionStatus {
     /// How far the change has come.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::word")]
     pub phase: Option<PartitionPhase>,
     /// Why, in one CamelCase word.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -94,12 +94,9 @@ pub struct ChunkRef {
 pub struct Chunk {
     /// Name of the ConfigMap. It contains a hash of the text, so that writing it again is harmless.
     pub name: String,
-    /// Its text, under [`CHUNK_KEY`].
+    /// Its text.
     pub text: String,
 }
-
-/// Key of the text in a chunk's ConfigMap.
-pub const CHUNK_KEY: &str = "plan";
 
 /// Why a plan in a status cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

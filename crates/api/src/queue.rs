@@ -9,7 +9,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{common::one, duration::Duration};
+use crate::{common::one, duration::Duration, word::Word};
 
 /// A queue.
 #[derive(CustomResource, JsonSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,6 +109,10 @@ pub enum PreemptionPolicy {
     LowerPriority,
     /// Anybody who uses more than its share.
     Any,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// Preemption rules of a queue.

@@ -45,6 +45,11 @@ pub fn gang_name() -> Rule {
     )
 }
 
+/// A rule at the root of a kind, where its status can be seen.
+pub fn root(check: &Check) -> Rule {
+    Rule::new(check.rule).message(check.message).field_path(check.path)
+}
+
 /// Names that others refer to, and that become label values.
 pub fn short_name() -> Rule {
     Rule::new("self.metadata.name.size() <= 63").message("metadata.name must have at most 63 characters")
@@ -257,6 +262,61 @@ pub const GANG: &[Check] = &[
     ),
 ];
 
+/// A Gang with a plan in force that is not suspended, changed: fields of which a change would leave pods of two kinds.
+/// Sizes may change, which makes a new plan; the operator itself changes sizes, rank, recovery and `suspend`. At the root,
+/// where the status can be seen.
+pub const GANG_LIVE: &[Check] = &[
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.queue == oldSelf.spec.queue",
+        "queue must not change while the gang holds a plan: set spec.suspend: true first",
+        ".spec.queue",
+    ),
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.classes) == has(oldSelf.spec.classes) && (!has(self.spec.classes) || self.spec.classes == oldSelf.spec.classes))",
+        "classes must not change while the gang holds a plan: set spec.suspend: true first",
+        ".spec.classes",
+    ),
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (self.spec.roles.size() == oldSelf.spec.roles.size() && self.spec.roles.all(role, oldSelf.spec.roles.exists(old, old.name == role.name)))",
+        "roles must not come, go or change their names while the gang holds a plan: set spec.suspend: true first",
+        ".spec.roles",
+    ),
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.roles.all(role, oldSelf.spec.roles.all(old, old.name != role.name || old.template == role.template))",
+        "the template of a role must not change while the gang holds a plan: set spec.suspend: true first",
+        ".spec.roles",
+    ),
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.roles.all(role, oldSelf.spec.roles.all(old, old.name != role.name || (has(old.container) == has(role.container) && (!has(old.container) || old.container == role.container))))",
+        "the container of a role must not change while the gang holds a plan: set spec.suspend: true first",
+        ".spec.roles",
+    ),
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.within) == has(oldSelf.spec.within) && (!has(self.spec.within) || self.spec.within == oldSelf.spec.within))",
+        "within must not change while the gang holds a plan: set spec.suspend: true first",
+        ".spec.within",
+    ),
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.rules) == has(oldSelf.spec.rules) && (!has(self.spec.rules) || self.spec.rules == oldSelf.spec.rules))",
+        "rules must not change while the gang holds a plan: set spec.suspend: true first",
+        ".spec.rules",
+    ),
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (self.spec.launch.framework == oldSelf.spec.launch.framework && self.spec.launch.port == oldSelf.spec.launch.port)",
+        "launch.framework and launch.port must not change while the gang holds a plan: set spec.suspend: true first",
+        ".spec.launch",
+    ),
+    check(
+        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.outcome == oldSelf.spec.outcome",
+        "outcome must not change while the gang holds a plan: set spec.suspend: true first",
+        ".spec.outcome",
+    ),
+];
+
+/// `GangPlanSpec`.
+pub const GANG_PLAN: &[Check] =
+    &[check("self == oldSelf", "a part of a plan never changes: another plan has other parts", "")];
+
 /// `rules` of a gang.
 pub const RULES: &[Check] = &[check(
     "!has(self.spread) || self.spread.all(a, !has(a.group) || self.spread.exists_one(b, has(b.group) && b.group == a.group))",
@@ -286,11 +346,6 @@ pub const ROLE: &[Check] = &[
         "self.units.max * self.podsPerUnit <= 262144",
         "units.max * podsPerUnit must not exceed 262144 pods",
         ".units.max",
-    ),
-    check(
-        "!has(self.container) || self.template.spec.containers.exists(c, c.name == self.container)",
-        "container must be the name of a container of the template",
-        ".container",
     ),
 ];
 

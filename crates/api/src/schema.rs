@@ -11,6 +11,9 @@ use serde_json::Value;
 /// Longest name of a topology level, a role, a class or a queue: that of a DNS label.
 pub const MAX_NAME: u32 = 63;
 
+/// A CamelCase word.
+const WORD: &str = "^[A-Za-z][A-Za-z0-9]*$";
+
 /// A group of gangs: a DNS label.
 const GROUP: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 
@@ -37,7 +40,43 @@ pub fn anything(_: &mut SchemaGenerator) -> Schema {
 
 /// A quantity: a number or a text. The pattern holds for texts.
 pub fn quantity(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "x-kubernetes-int-or-string": true, "pattern": QUANTITY, "maxLength": 32 })
+    json_schema!({ "x-kubernetes-int-or-string": true, "pattern": QUANTITY, "maxLength": 32, "minimum": 0 })
+}
+
+/// One CamelCase word that we write ourselves: any, so that an older version can write back what a newer one wrote.
+pub fn word(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "maxLength": crate::word::MAX_WORD, "pattern": WORD })
+}
+
+/// The schema of a type without its lists of words, for fields that we write ourselves; see [`word`].
+pub fn open<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    // Words are references to definitions, which are inlined later: this type is read by a generator of its own.
+    let mut settings = generator.settings().clone();
+    settings.inline_subschemas = true;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    if let Value::Object(map) = &mut schema {
+        map.retain(|key, _| !matches!(key.as_str(), "$schema" | "title" | "$defs"));
+    }
+    any_word(&mut schema);
+    Schema::try_from(schema).unwrap_or_default()
+}
+
+/// Replaces lists of words by [`word`].
+fn any_word(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    // Variants with a description each are alternatives of one word.
+    if ["oneOf", "anyOf", "enum"].iter().any(|key| map.contains_key(*key)) {
+        map.retain(|key, _| matches!(key.as_str(), "description" | "default"));
+        map.insert("type".into(), "string".into());
+        map.insert("maxLength".into(), crate::word::MAX_WORD.into());
+        map.insert("pattern".into(), WORD.into());
+    }
+    for below in map.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        any_word(below.1);
+    }
+    if let Some(items) = map.get_mut("items") {
+        any_word(items);
+    }
 }
 
 /// Whether a placement rule binds.

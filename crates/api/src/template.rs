@@ -39,6 +39,11 @@ const BOUNDS: &[(&str, u32)] = &[
     ("readinessGates", 16),
 ];
 
+/// A port's name (IANA service name), or a number as a text.
+const PORT_NAME: &str = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$";
+/// The value of a label.
+const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
+
 /// Schema of a `PodTemplateSpec`.
 pub fn schema(generator: &mut SchemaGenerator) -> Schema {
     let mut spec = generator.subschema_for::<PodSpec>().to_value();
@@ -69,7 +74,7 @@ pub fn schema(generator: &mut SchemaGenerator) -> Schema {
                 "type": "object",
                 "description": "Labels and annotations of the pods; their names are Muster's.",
                 "properties": {
-                    "labels": { "type": "object", "additionalProperties": { "type": "string" } },
+                    "labels": labels(),
                     "annotations": { "type": "object", "additionalProperties": { "type": "string" } },
                 },
             },
@@ -78,14 +83,38 @@ pub fn schema(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Gives quantities their pattern wherever they stand below `schema`, which belongs
-/// to the property `name`.
+/// Labels of pods: what is no label the API server would refuse only in each pod.
+fn labels() -> Value {
+    json!({
+        "type": "object",
+        "maxProperties": 64,
+        "additionalProperties": { "type": "string", "maxLength": 63, "pattern": LABEL_VALUE },
+    })
+}
+
+/// Bounds what is a number or a text wherever it stands below `schema`, which belongs to the property `name`, and
+/// leaves the metadata of claims what Kubernetes takes there.
 fn bound(schema: &mut Value, name: &str) {
     let Value::Object(map) = schema else { return };
-    // Everything that is a number or a text is a quantity, but for ports.
-    if map.contains_key("x-kubernetes-int-or-string") && name != "port" {
-        map.insert("pattern".into(), json!(crate::schema::QUANTITY));
-        map.insert("maxLength".into(), json!(32));
+    if map.contains_key("x-kubernetes-int-or-string") {
+        // Everything is a quantity, but for ports.
+        let (pattern, length, most) =
+            if name == "port" { (PORT_NAME, 15, 65_535) } else { (crate::schema::QUANTITY, 32, i64::MAX) };
+        map.insert("pattern".into(), json!(pattern));
+        map.insert("maxLength".into(), json!(length));
+        map.insert("minimum".into(), json!(0));
+        if most < i64::MAX {
+            map.insert("maximum".into(), json!(most));
+        }
+    }
+    if name == "volumeClaimTemplate"
+        && let Some(metadata) = map.get_mut("properties").and_then(|all| all.get_mut("metadata"))
+    {
+        let texts = json!({ "type": "object", "additionalProperties": { "type": "string" } });
+        *metadata = json!({ "type": "object", "properties": { "labels": texts, "annotations": texts } });
+    }
+    if matches!(name, "claimName" | "storageClassName") {
+        map.insert("maxLength".into(), json!(253));
     }
     if let Some(Value::Object(properties)) = map.get_mut("properties") {
         for (name, property) in properties.iter_mut() {

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     common::{Accelerator, Framework, Parallelism, PlacementRule, Recovery, UnitCounts, default_queue},
     duration::Duration,
+    word::Word,
 };
 
 /// A training job: a world of ranks that run together.
@@ -222,6 +223,10 @@ pub enum Outcome {
     Rank0,
     /// Every pod must succeed.
     AllRanks,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 /// What a job is doing.
@@ -242,6 +247,10 @@ pub enum JobPhase {
     Succeeded,
     /// It has failed.
     Failed,
+    /// A word of a newer version.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown(Word),
 }
 
 impl JobPhase {
@@ -268,6 +277,7 @@ pub struct CheckpointStatus {
 pub struct TrainingJobStatus {
     /// What it is doing.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::word")]
     pub phase: Option<JobPhase>,
     /// Why, in one CamelCase word.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -49,8 +49,17 @@ fn every_kind_answers_the_first_question() {
             let message = columns.iter().find(|column| column.name == "Message").unwrap();
             assert_eq!(message.priority, Some(1), "the message is wide");
         }
-        assert!(version.subresources.as_ref().is_some_and(|sub| sub.status.is_some()));
+        let status = version.subresources.as_ref().is_some_and(|sub| sub.status.is_some());
+        assert_eq!(status, crd.spec.names.kind != "GangPlan", "a part of a plan never changes");
         assert_eq!(crd.spec.names.categories.as_deref(), Some(&["muster".to_owned()][..]));
         assert!(!crd.spec.names.short_names.as_ref().unwrap().is_empty());
     }
+}
+
+/// A Gang is written a few times a second: the whole schema of a pod would cost the API server milliseconds each time.
+#[test]
+fn the_schema_of_a_gang_is_small() {
+    let gang = all_crds().into_iter().find(|crd| crd.spec.names.kind == "Gang").unwrap();
+    let size = serde_json::to_string(&gang).unwrap().len();
+    assert!(size < 32 << 10, "{size} bytes");
 }

@@ -230,3 +230,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_part_of_a_plan_becomes_an_object_of_its_gang() {
+    let gang: muster_api::Gang = serde_json::from_value(serde_json::json!({
+        "metadata": { "name": "big", "namespace": "team", "uid": "0123456789" },
+        "spec": { "roles": [] },
+    }))
+    .unwrap();
+    let names = &cloud_names()[0];
+    let plan = Plan { generation: 9, units: vec![unit("worker", 0, 9, None, names)], ..Plan::default() };
+    let (status, chunks) = split(&encode(&plan), 50_000, "big", &Uid::from("0123456789")).unwrap();
+    let mut texts = BTreeMap::new();
+    for chunk in &chunks {
+        let object = muster_api::gang_plan::object(&gang, chunk);
+        let read: muster_api::GangPlan = serde_json::from_value(object.clone()).unwrap();
+        assert_eq!(read.metadata.namespace.as_deref(), Some("team"));
+        let owner = &read.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!(
+            (owner.kind.as_str(), owner.uid.as_str(), owner.controller),
+            ("Gang", "0123456789", Some(true))
+        );
+        texts.insert(read.metadata.name.unwrap(), read.spec.text);
+    }
+    assert_eq!(decode(&status, &texts).unwrap(), plan);
+    assert_eq!(muster_api::plan_codec::MAX_CHUNK, 786_432, "as long as the schema admits");
+}

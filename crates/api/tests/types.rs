@@ -100,6 +100,32 @@ fn derived_names_are_dns_labels_at_their_longest() {
 }
 
 #[test]
+fn a_pods_name_says_its_place() {
+    let uid = Uid::from("0123456789abcdef");
+    for roles in [&["worker"][..], &["prefill", "decode"], &["prefill", "proxy", "decode"], &["a", "b"]] {
+        for role in roles {
+            let letter = names::role_letter(roles, role);
+            let name = names::pod("job-1", &uid, letter, 12, 3, 4);
+            assert_eq!(names::place("job-1", &uid, roles, &name), Some((*role, 12, 3, 4)), "{name}");
+        }
+        for wrong in [
+            "job-1-012345",
+            "job-1-012345-x",
+            "job-1-012345-12-3",
+            "job-1-999999-12-3-4",
+            "job-1-012345-é-1-1",
+            "job-1-012345-012-3-4",
+            "job-1-012345-12-3-4-5",
+            "job-1-012345-a012-3-4",
+            "other-012345-12-3-4",
+            "",
+        ] {
+            assert_eq!(names::place("job-1", &uid, roles, wrong), None, "{wrong}");
+        }
+    }
+}
+
+#[test]
 fn roles_are_told_apart_by_a_letter() {
     assert_eq!(names::role_letter(&["worker"], "worker"), None);
     assert_eq!(names::role_letter(&["prefill", "decode"], "decode"), Some('d'));

@@ -8,11 +8,11 @@ mod server;
 
 use cases::{
     CASES, Case,
-    edits::{EDITS, allowed_edits},
-    manifests::{base, job, manifest, through_types, without_templates},
+    edits::{EDITS, GANG, GANG_ALLOWED, GANG_EDITS, PLACED, PLAN_CHANGED, allowed_edits},
+    manifests::{KINDS, base, job, manifest, through_types, without_templates},
 };
 use serde_json::{Value, json};
-use server::Server;
+use server::{COPY, Server};
 use std::collections::BTreeSet;
 
 /// The messages of all CEL rules of a schema.
@@ -36,8 +36,8 @@ fn every_rule_has_a_case() {
         messages(&serde_json::to_value(crd).unwrap(), &mut rules);
     }
     assert!(rules.len() > 40, "only {} rules found", rules.len());
-    let said: Vec<&str> =
-        CASES.iter().map(|case| case.says).chain(EDITS.iter().map(|edit| edit.says)).collect();
+    let edits = EDITS.iter().chain(GANG_EDITS).map(|edit| edit.says);
+    let said: Vec<&str> = CASES.iter().map(|case| case.says).chain(edits).chain([PLAN_CHANGED]).collect();
     let without: Vec<&String> = rules.iter().filter(|rule| !said.contains(&rule.as_str())).collect();
     assert!(without.is_empty(), "rules without a case: {without:#?}");
 }
@@ -108,12 +108,65 @@ async fn a_live_job_changes_only_where_it_may() {
     assert!(all.is_empty(), "{} faults:\n{}", all.len(), all.join("\n"));
 }
 
+/// What a hand changes of a gang that holds a plan would leave pods of two kinds; what the operator changes is taken.
+#[tokio::test]
+async fn a_gang_in_force_changes_only_where_it_may() {
+    let Some(server) = Server::connect().await else { return };
+    server.install_copy().await;
+    let name = &format!("edited-{}", std::process::id());
+    let mut object = manifest("Gang", GANG);
+    object["apiVersion"] = json!(format!("{COPY}/v1alpha1"));
+    object["metadata"]["name"] = json!(name);
+    server.create(COPY, &object, false).await.unwrap();
+    let mut all = Vec::new();
+    for edit in GANG_EDITS {
+        if let Err(answer) = server.edit(COPY, name, edit.change, true).await {
+            all.push(format!("{} of a waiting gang was refused with: {answer}", edit.field));
+        }
+    }
+    server.edit(COPY, &format!("{name}/status"), PLACED, false).await.unwrap();
+    for edit in GANG_EDITS {
+        match server.edit(COPY, name, edit.change, true).await {
+            Ok(_) => all.push(format!("{} changed while the gang held a plan", edit.field)),
+            Err(answer) if !answer.contains(edit.says) || !answer.contains(edit.field) => {
+                all.push(format!("{} was refused with: {answer}", edit.field));
+            }
+            Err(_) => {}
+        }
+    }
+    for change in GANG_ALLOWED {
+        if let Err(answer) = server.edit(COPY, name, change, true).await {
+            all.push(format!("{change} was refused with: {answer}"));
+        }
+    }
+    server.edit(COPY, name, r#"{"spec": {"suspend": true}}"#, false).await.unwrap();
+    for edit in GANG_EDITS {
+        if let Err(answer) = server.edit(COPY, name, edit.change, true).await {
+            all.push(format!("{} of a suspended gang was refused with: {answer}", edit.field));
+        }
+    }
+    server.remove_copy().await;
+    assert!(all.is_empty(), "{} faults:\n{}", all.len(), all.join("\n"));
+}
+
+#[tokio::test]
+async fn a_part_of_a_plan_never_changes() {
+    let Some(server) = Server::connect().await else { return };
+    let name = format!("part-{}", std::process::id());
+    let mut object = base("GangPlan");
+    object["metadata"]["name"] = json!(name);
+    server.create("GangPlan", &object, false).await.unwrap();
+    let answer = server.edit("GangPlan", &name, r#"{"spec":{"text":"other"}}"#, true).await.unwrap_err();
+    let labels = server.edit("GangPlan", &name, r#"{"metadata":{"labels":{"a":"b"}}}"#, true).await;
+    server.delete("GangPlan", &name).await.unwrap();
+    assert!(answer.contains(PLAN_CHANGED), "{answer}");
+    labels.unwrap();
+}
+
 #[tokio::test]
 async fn defaults_of_the_server_are_those_of_the_types() {
     let Some(server) = Server::connect().await else { return };
-    for kind in
-        ["TrainingJob", "InferenceService", "Queue", "Topology", "AcceleratorClass", "Gang", "NodePartition"]
-    {
+    for (kind, ..) in KINDS.iter().copied() {
         let sent = base(kind);
         let mut got = server.create(kind, &sent, true).await.unwrap();
         let mut ours = through_types(kind, &sent);

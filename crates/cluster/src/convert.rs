@@ -54,7 +54,9 @@ fn amount(resource: &str, quantity: &Quantity) -> Result<i64, String> {
     } else {
         muster_model::quantity::parse_units
     };
-    parse(&quantity.0).map_err(|error| error.to_string())
+    let bounded = |error: String| crate::text::bounded(&error, crate::text::MESSAGE);
+    let amount = parse(&quantity.0).map_err(|error| bounded(error.to_string()))?;
+    if amount < 0 { Err(bounded(format!("{:?} is negative", quantity.0))) } else { Ok(amount) }
 }
 
 fn effect(text: &str) -> Option<TaintEffect> {

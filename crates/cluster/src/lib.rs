@@ -16,9 +16,10 @@ pub mod pods;
 pub mod seen;
 mod state;
 pub mod template;
+pub mod text;
 pub mod topology;
 pub mod volumes;
 
 pub use muster_model::Slot;
-pub use pods::{PodEnd, PodFacts, PodPhase};
+pub use pods::{PodEnd, PodFacts, PodOutcome, PodPhase, Waiting};
 pub use state::Cluster;

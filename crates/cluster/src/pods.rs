@@ -1,11 +1,13 @@
 //! What we keep of a pod: a few facts, taken at the edge.
 
 use k8s_openapi::api::core::v1 as core;
-use muster_api::labels;
+use muster_api::{labels, names};
 use muster_model::{Millis, NodeName, ObjectKey, PodTerm, Resources, Slot, Uid, UnitId};
 use std::collections::BTreeMap;
 
-use crate::convert;
+use crate::{convert, text};
+
+mod ends;
 
 /// `status.phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +25,38 @@ pub enum PodPhase {
 /// How a pod ended, in raw terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodEnd {
-    /// Exit code of the first container that failed, or of the last that ended.
+    /// Exit code of `container`.
     pub exit_code: Option<i32>,
-    /// `status.reason`, or the container's (`OOMKilled`, `Evicted`, `OutOfcpu`, …).
+    /// Name of the container that explains the end: the init container that failed, the one that decides, the first
+    /// that failed, or the last that ended.
+    pub container: Option<String>,
+    /// It is an init container: the program itself never ran.
+    pub init: bool,
+    /// It is the container that decides, and the program ended by itself: nobody evicted, deleted or killed the pod.
+    pub decides: bool,
+    /// `status.reason`, or the container's (`OOMKilled`, `Evicted`, `OutOfcpu`, …); bounded.
     pub reason: String,
-    /// `status.message`, or the container's termination message.
+    /// `status.message`, or the container's termination message; bounded.
+    pub message: String,
+}
+
+/// How a pod has ended, whatever its phase says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodOutcome {
+    /// The program ended with 0.
+    Succeeded,
+    /// It ended otherwise, or was refused or killed.
+    Failed,
+}
+
+/// What keeps a pod from starting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// The container that waits; `None`: the pod as a whole.
+    pub container: Option<String>,
+    /// One word, such as `ErrImagePull`, `CreateContainerConfigError` or `Unschedulable`; bounded.
+    pub reason: String,
+    /// What the kubelet or kube-scheduler says; bounded.
     pub message: String,
 }
 
@@ -42,7 +71,7 @@ pub struct PodFacts {
     pub node: Option<NodeName>,
     /// UID of the Gang that controls it.
     pub gang: Option<Uid>,
-    /// Its place in that gang, from its labels.
+    /// Its place in that gang as its labels say; [`Self::planned_slot`] is what counts.
     pub slot: Option<Slot>,
     /// What it uses on its node while not terminal (1 of `pods` included).
     pub requests: Resources,
@@ -58,19 +87,54 @@ pub struct PodFacts {
     pub started: bool,
     /// Ready condition.
     pub ready: bool,
-    /// How it ended, when terminal.
+    /// How it ended: when terminal, and when the container that decides has ended while others run on.
     pub end: Option<PodEnd>,
-    /// It has the `DisruptionTarget` condition: its reason.
+    /// What keeps it or a container of it from starting, beyond the usual steps. How long it has done so, the API does
+    /// not say.
+    pub waiting: Option<Waiting>,
+    /// It has the `DisruptionTarget` condition: its reason; bounded.
     pub disruption: Option<String>,
     /// When it was created.
     pub created: Millis,
-    /// The last checkpoint step that the job reported on it.
+    /// The last checkpoint step that the job reported on it, 0 to [`MAX_STEP`].
     pub checkpoint_step: Option<i64>,
     /// Its finalizers.
     pub finalizers: Vec<String>,
 }
 
+/// Highest checkpoint step that is believed: more than any training has, and far from where sums overflow.
+pub const MAX_STEP: i64 = 1_000_000_000_000;
+
 impl PodFacts {
+    /// Its place in a gang with these roles, if it is one of the gang's own: by its controller's UID, its namespace and its
+    /// name. Labels prove nothing (anybody may change them), and anybody may name a controller: what names a gang and is
+    /// not its own is somebody else's pod. Whether the plan has that place, and on which node, is another question.
+    pub fn planned_slot<'a>(
+        &self,
+        gang: &ObjectKey,
+        uid: &Uid,
+        roles: impl IntoIterator<Item = &'a str>,
+    ) -> Option<Slot> {
+        if self.gang.as_ref() != Some(uid) || self.key.namespace != gang.namespace {
+            return None;
+        }
+        let roles: Vec<&str> = roles.into_iter().collect();
+        let (role, unit, incarnation, index) = names::place(&gang.name, uid, &roles, &self.key.name)?;
+        Some(Slot { unit: UnitId { role: role.to_owned(), index: unit }, incarnation, index })
+    }
+
+    /// How it has ended; `None` while it goes on. The container that decides may have ended in a pod that runs on, which
+    /// uses its node until it is deleted; and it may have ended well in a pod that failed.
+    pub fn outcome(&self) -> Option<PodOutcome> {
+        let well = |end: &PodEnd| end.decides && end.exit_code == Some(0);
+        match (self.phase, &self.end) {
+            (PodPhase::Succeeded, _) => Some(PodOutcome::Succeeded),
+            (_, Some(end)) if well(end) => Some(PodOutcome::Succeeded),
+            (PodPhase::Failed, _) | (_, Some(_)) => Some(PodOutcome::Failed),
+            (PodPhase::Pending | PodPhase::Running, None) => None,
+        }
+    }
+
     /// Whether it is Succeeded or Failed: then it uses nothing of its node.
     pub fn terminal(&self) -> bool {
         matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
@@ -119,14 +183,17 @@ impl PodFacts {
             admitted: status.start_time.is_some(),
             started: started(status),
             ready: condition("Ready").is_some(),
-            end: matches!(phase, PodPhase::Succeeded | PodPhase::Failed).then(|| end(status)),
-            disruption: condition("DisruptionTarget").map(|c| c.reason.clone().unwrap_or_default()),
+            end: ends::end(phase, meta, spec, status),
+            waiting: ends::waiting(phase, status),
+            disruption: condition("DisruptionTarget")
+                .map(|c| text::bounded(c.reason.as_deref().unwrap_or_default(), text::REASON)),
             created: meta.creation_timestamp.as_ref().map_or(0, |t| t.0.as_millisecond()),
             checkpoint_step: meta
                 .annotations
                 .as_ref()
                 .and_then(|all| all.get(labels::CHECKPOINT_STEP))
-                .and_then(|step| step.parse().ok()),
+                .and_then(|step| step.parse().ok())
+                .filter(|step| (0..=MAX_STEP).contains(step)),
             finalizers: meta.finalizers.clone().unwrap_or_default(),
             key,
         };
@@ -167,23 +234,4 @@ fn started(status: &core::PodStatus) -> bool {
         };
         container.restart_count > 0 || ran(container.state.as_ref()) || ran(container.last_state.as_ref())
     })
-}
-
-fn end(status: &core::PodStatus) -> PodEnd {
-    let ended: Vec<_> = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .filter_map(|container| container.state.as_ref()?.terminated.as_ref())
-        .collect();
-    // The first that failed explains the pod; without one, the last that ended.
-    let container = ended.iter().find(|t| t.exit_code != 0).or(ended.last());
-    let text = |own: &Option<String>, inner: Option<&Option<String>>| {
-        own.clone().filter(|t| !t.is_empty()).or_else(|| inner.cloned().flatten()).unwrap_or_default()
-    };
-    PodEnd {
-        exit_code: container.map(|t| t.exit_code),
-        reason: text(&status.reason, container.map(|t| &t.reason)),
-        message: text(&status.message, container.map(|t| &t.message)),
-    }
 }

@@ -153,6 +153,7 @@ struct Container {
     resources: Option<core::ResourceRequirements>,
     ports: Option<Vec<core::ContainerPort>>,
     restart_policy: Option<String>,
+    restart_policy_rules: Option<Vec<core::ContainerRestartRule>>,
 }
 
 #[derive(Default, serde::Deserialize)]
@@ -211,6 +212,7 @@ impl From<Container> for core::Container {
             resources: read.resources,
             ports: read.ports,
             restart_policy: read.restart_policy,
+            restart_policy_rules: read.restart_policy_rules,
             ..Self::default()
         }
     }

@@ -1,8 +1,9 @@
 //! The cluster's state: nodes, pods and plans, and what they come to for the engine.
 //!
-//! A pod that is the live form of a plan entry (our gang's, in its unit's incarnation, on its planned node, not
-//! leaving) is counted through the plan. Every other non-terminal pod is *use*: foreign pods, and our own that are
-//! leaving, late or orphaned. So nothing is counted twice and nothing is forgotten.
+//! A pod that is the live form of a plan entry (our gang's by its controller's UID, in its namespace, under its planned
+//! name, on its planned node, not leaving) is counted through the plan. Every other non-terminal pod is *use*: foreign
+//! pods, those that only say that they are ours, and our own that are leaving, late or orphaned. So nothing is counted
+//! twice and nothing is forgotten.
 
 use muster_engine::{Decision, Engine, Event, Explanation};
 use muster_model::{
@@ -11,7 +12,7 @@ use muster_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{PodFacts, Slot};
+use crate::PodFacts;
 
 #[derive(Debug, Default)]
 struct NodeEntry {
@@ -22,8 +23,10 @@ struct NodeEntry {
 }
 
 /// What of a gang's plan is needed to recognise its pods.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct PlanIndex {
+    key: ObjectKey,
+    roles: Vec<String>,
     units: BTreeMap<UnitId, (u64, Vec<NodeName>)>,
     /// What one pod of a role is planned with.
     requests: BTreeMap<UnitId, Resources>,
@@ -31,7 +34,12 @@ struct PlanIndex {
 
 impl PlanIndex {
     fn of(gang: &Gang, plan: &Plan) -> Self {
-        let mut index = Self::default();
+        let mut index = Self {
+            key: gang.key.clone(),
+            roles: gang.roles.iter().map(|role| role.name.clone()).collect(),
+            units: BTreeMap::new(),
+            requests: BTreeMap::new(),
+        };
         for unit in &plan.units {
             let class = unit.placed.class.as_ref();
             let class = gang.classes.iter().find(|c| Some(&c.name) == class);
@@ -43,11 +51,13 @@ impl PlanIndex {
         index
     }
 
-    /// Whether the pod is the live form of an entry.
-    fn holds(&self, slot: &Slot, node: &NodeName) -> bool {
-        self.units.get(&slot.unit).is_some_and(|(incarnation, nodes)| {
-            *incarnation == slot.incarnation && nodes.get(slot.index as usize) == Some(node)
-        })
+    /// What a pod that names this gang (`uid`) as its controller is planned with, if it is the live form of an entry: in
+    /// the gang's namespace, under a planned name, on its planned node.
+    fn planned(&self, uid: &Uid, pod: &PodFacts, node: &NodeName) -> Option<&Resources> {
+        let slot = pod.planned_slot(&self.key, uid, self.roles.iter().map(String::as_str))?;
+        let (incarnation, nodes) = self.units.get(&slot.unit)?;
+        let live = *incarnation == slot.incarnation && nodes.get(slot.index as usize) == Some(node);
+        self.requests.get(&slot.unit).filter(|_| live)
     }
 }
 
@@ -119,6 +129,11 @@ impl Cluster {
         Some(entry.node.as_ref()?.allocatable.left(&entry.used))
     }
 
+    /// Whether a node has what a pod asks for, whoever uses it now: one that lost a device never holds it again.
+    pub fn could_hold(&self, name: &NodeName, requests: &Resources) -> bool {
+        self.node(name).is_some_and(|node| node.allocatable.shortage(requests).is_none())
+    }
+
     /// Counts a pod that is about to be created, until it is seen or [`Self::not_expected`].
     pub fn expect(&mut self, key: ObjectKey, node: NodeName, requests: Resources) {
         self.nodes.entry(node.clone()).or_default().used.add(&requests);
@@ -134,13 +149,13 @@ impl Cluster {
         Some(node)
     }
 
-    /// Takes in a pod.
-    pub fn set_pod(&mut self, pod: PodFacts) {
+    /// Takes in a pod. Returns what was known of it before: it may have had another controller.
+    pub fn set_pod(&mut self, pod: PodFacts) -> Option<PodFacts> {
         self.not_expected(&pod.key);
         if self.pods.get(&pod.uid) == Some(&pod) {
-            return;
+            return Some(pod);
         }
-        self.forget(&pod.uid.clone());
+        let before = self.forget(&pod.uid.clone());
         if let (Some(node), false) = (&pod.node, pod.terminal()) {
             self.nodes.entry(node.clone()).or_default().used.add(&pod.requests);
         }
@@ -151,6 +166,7 @@ impl Cluster {
         self.pods.insert(uid.clone(), pod);
         self.tell(&uid);
         self.tell_repels(&uid);
+        before
     }
 
     /// Forgets a pod.
@@ -182,14 +198,17 @@ impl Cluster {
         self.pods.get(uid)
     }
 
-    /// All pods that a gang controls, whatever their incarnation.
+    /// All pods that name a gang as their controller, in whatever namespace, under whatever name: not all of them need be
+    /// its own, see [`PodFacts::planned_slot`].
     pub fn pods_of(&self, gang: &Uid) -> impl Iterator<Item = &PodFacts> {
         self.of_gang.get(gang).into_iter().flatten().filter_map(|uid| self.pods.get(uid))
     }
 
-    /// UIDs of gangs that pods name as their controller.
-    pub fn gangs_with_pods(&self) -> impl Iterator<Item = &Uid> {
-        self.of_gang.keys()
+    /// Pods whose controller is a Gang that `known` does not know. Their Gang is gone (or never was): nobody else takes
+    /// their finalizer away. To be asked only when all Gangs have been read.
+    pub fn orphans<'a>(&'a self, known: impl Fn(&Uid) -> bool + 'a) -> impl Iterator<Item = &'a PodFacts> {
+        let unknown = self.of_gang.iter().filter(move |(gang, _)| !known(gang));
+        unknown.flat_map(|(_, pods)| pods).filter_map(|uid| self.pods.get(uid))
     }
 
     /// Takes in a gang: the engine learns it, and its pods are judged by its plan.
@@ -285,13 +304,11 @@ impl Cluster {
 
     fn beyond_plan(&self, pod: &PodFacts) -> Option<(NodeName, Resources)> {
         let node = pod.node.clone().filter(|_| !pod.terminal())?;
-        let plan = pod.gang.as_ref().and_then(|gang| self.plans.get(gang));
-        let planned = match (plan, &pod.slot) {
-            (Some(plan), Some(slot)) if !pod.leaving && plan.holds(slot, &node) => {
-                plan.requests.get(&slot.unit)
-            }
-            _ => None,
-        };
+        let planned = pod
+            .gang
+            .as_ref()
+            .filter(|_| !pod.leaving)
+            .and_then(|gang| self.plans.get(gang)?.planned(gang, pod, &node));
         let mut rest = pod.requests.clone();
         if let Some(planned) = planned {
             // Admission may have added sidecars or overhead: what is beyond the plan counts as well.

@@ -12,16 +12,20 @@
 //! enforces volumes and claims there (see the operator's *pinned* way of binding).
 
 use k8s_openapi::api::core::v1::{
-    NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration, TopologySpreadConstraint, Volume,
+    NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PodTemplateSpec, Toleration,
+    TopologySpreadConstraint, Volume,
 };
-use muster_api::{RoleSpec, template::FORBIDDEN};
+use muster_api::{RoleSpec, labels, template::FORBIDDEN};
 use muster_model::{
-    self as model, AcceleratorClass, PodTraits, Reason, Resources, Role, resources, selector::NAME_FIELD,
+    self as model, AcceleratorClass, Mode, PodTraits, Reason, Resources, Role, Within, resources,
+    selector::NAME_FIELD, topology::NODE,
 };
 use std::{collections::BTreeMap, fmt};
 
+pub mod devices;
+
 use crate::{
-    convert,
+    convert, text,
     volumes::{self, Found, Reach, Source},
 };
 
@@ -62,8 +66,8 @@ impl Review {
 /// What of the templates of a Gang's roles never blocks.
 pub fn notes_of(roles: &[RoleSpec]) -> impl Iterator<Item = Note> + '_ {
     roles.iter().enumerate().flat_map(|(at, role)| {
-        let path = format!("spec.roles[{at}].template.spec");
-        role.template.spec.iter().flat_map(move |spec| review(&path, spec).notes)
+        let path = format!("spec.roles[{at}].template");
+        role.template.parse().map(|template| review_template(&path, &template).notes).unwrap_or_default()
     })
 }
 
@@ -105,9 +109,43 @@ const USE_RULES: &str =
     "use placement rules of the job instead (spec.placement, or segments, within and rules of a Gang)";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Reviews a template. `path` is where the pod's specification stands, such as `spec.template.spec`.
+/// Reviews a template. `path` is where it stands, such as `spec.template`.
+pub fn review_template(path: &str, template: &PodTemplateSpec) -> Review {
+    let mut review = review(&format!("{path}.spec"), &template.spec.clone().unwrap_or_default());
+    let meta = template.metadata.iter();
+    let ours = meta.flat_map(|meta| [("labels", &meta.labels), ("annotations", &meta.annotations)]);
+    for (list, texts) in ours {
+        for key in texts.iter().flatten().map(|(key, _)| key).filter(|key| key.starts_with(labels::OURS)) {
+            review.refuse(
+                format!("{path}.metadata.{list}[{}]", text::bounded(key, text::REASON)),
+                "must not be set",
+                "leave it out: Muster writes what begins with muster.dev/ itself",
+            );
+        }
+    }
+    review
+}
+
+/// Reviews the specification of a template's pods. `path` is where it stands, such as `spec.template.spec`.
 pub fn review(path: &str, spec: &PodSpec) -> Review {
     let mut review = Review::default();
+    if spec.containers.is_empty() {
+        review.refuse(format!("{path}.containers"), "is empty", "name the container that runs the program");
+    }
+    if spec.restart_policy.as_deref().is_some_and(|policy| policy != "Never") {
+        let remedy = "leave it out: Muster restarts the whole unit, see spec.recovery";
+        review.refuse(format!("{path}.restartPolicy"), "must be Never", remedy);
+    }
+    if let Err(error) = convert::pod_requests(spec, &BTreeMap::new()) {
+        let (field, message) = error.split_once(": ").unwrap_or(("spec", &error));
+        let field = field.strip_prefix("spec").unwrap_or(field);
+        review.refuse(
+            format!("{path}{field}"),
+            message,
+            "write a quantity that is not negative, such as 500m, 8 or 64Gi",
+        );
+    }
+    network(&mut review, path, spec);
     for (field, is_set) in SET {
         if is_set(spec) {
             let why = FORBIDDEN.iter().find(|(name, _)| name == field).map_or("", |(_, why)| why);
@@ -156,6 +194,8 @@ pub struct Learned {
     pub volumes: Reach,
     /// A claim that only one pod at a time may use.
     pub exclusive: Option<String>,
+    /// A claim that the pods of only one node at a time may use.
+    pub one_node: Option<String>,
 }
 
 impl Learned {
@@ -164,6 +204,9 @@ impl Learned {
         self.volumes.extend(found.reach);
         if let (Source::Claim(name), true) = (source, found.exclusive) {
             self.exclusive = Some(name.clone());
+        }
+        if let (Source::Claim(name), true) = (source, found.one_node) {
+            self.one_node = Some(name.clone());
         }
     }
 
@@ -180,58 +223,73 @@ impl Learned {
             preferred: convert::preferences(spec),
             volumes: Reach::new(),
             exclusive: None,
+            one_node: None,
         })
     }
+}
+
+/// What a role is judged by besides its own template.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Around<'a> {
+    /// The classes that the gang may use.
+    pub classes: &'a [AcceleratorClass],
+    /// Ports on which the gang's pods are told to listen.
+    pub ports: &'a [u16],
+    /// The rule for the whole gang.
+    pub within: Option<&'a Within>,
 }
 
 /// A role as the engine knows it. `path` is where it stands, such as `spec.roles[0]`. `learned` is what one of its pods
 /// is once admission has had its say, where that is known.
 ///
 /// # Errors
-/// [`Reason::Invalid`]: the first of what [`review`] refuses, or a quantity that cannot be read.
+/// [`Reason::Invalid`]: a template that cannot be read, the first of what [`review_template`] refuses, accelerators that do
+/// not add up (see [`devices::total`]), or a claim that not all of the pods can use.
 pub fn role(
     path: &str,
     role: &RoleSpec,
     learned: Option<Learned>,
-    classes: &[AcceleratorClass],
+    around: &Around<'_>,
 ) -> Result<Role, Reason> {
-    let spec = role.template.spec.clone().unwrap_or_default();
-    if let Some(refused) = review(&format!("{path}.template.spec"), &spec).refused.into_iter().next() {
+    let invalid = |field: String, message: String, remedy: &str| Reason::Invalid {
+        field,
+        message,
+        remedy: remedy.to_owned(),
+    };
+    let template = role.template.parse().map_err(|error| {
+        invalid(format!("{path}.{}", error.path), error.message, "mend the field; see kubectl explain pod")
+    })?;
+    if let Some(refused) = review_template(&format!("{path}.template"), &template).refused.into_iter().next()
+    {
         return Err(refused);
     }
-    let stated = Learned::of(&spec).map_err(|error| Reason::Invalid {
-        field: format!("{path}.template.{error}"),
-        message: "cannot be read".into(),
-        remedy: "write a quantity such as 500m, 8 or 64Gi".into(),
+    let spec = template.spec.clone().unwrap_or_default();
+    let stated = Learned::of(&spec).map_err(|error| {
+        invalid(format!("{path}.template.{error}"), "cannot be read".into(), "write a quantity such as 500m")
     })?;
     let learned = learned.unwrap_or(stated);
-    let fewest = u64::from(role.units.min.max(1)) * u64::from(role.pods_per_unit);
-    if let Some(claim) = learned.exclusive.filter(|_| fewest > 1) {
-        return Err(Reason::Invalid {
-            field: format!("{path}.template.spec.volumes"),
-            message: format!(
-                "PersistentVolumeClaim {claim:?} is ReadWriteOncePod, and the role has {fewest} pods at least"
-            ),
-            remedy: "use a claim with access mode ReadWriteMany, or an ephemeral volume".into(),
-        });
-    }
+    claims(&format!("{path}.template.spec.volumes"), role, &learned, around)?;
+    let devices = devices(path, role, &spec, &learned, around)?;
     let Learned { mut requests, node_selector, affinity, tolerations, preferred, volumes, .. } = learned;
     requests.0.remove(resources::PODS);
-    for class in classes {
+    for class in around.classes {
         requests.0.remove(&class.resource);
     }
+    requests.maximum(&handed_out(&spec, around.ports));
     let mut where_to = volumes;
     where_to.extend((!affinity.is_empty()).then_some(affinity));
-    let affinity = volumes::all_of(&where_to).map_err(|terms| Reason::Invalid {
-        field: format!("{path}.template.spec.volumes"),
-        message: format!("the places of its volumes and its node affinity multiply to {terms} terms"),
-        remedy: "use volumes with simpler node affinity".into(),
+    let affinity = volumes::all_of(&where_to).map_err(|terms| {
+        invalid(
+            format!("{path}.template.spec.volumes"),
+            format!("the places of its volumes and its node affinity multiply to {terms} terms"),
+            "use volumes with simpler node affinity",
+        )
     })?;
-    let labels = role.template.metadata.as_ref().and_then(|meta| meta.labels.clone());
+    let labels = template.metadata.and_then(|meta| meta.labels);
     Ok(Role {
         name: role.name.clone(),
         requests,
-        devices: role.devices,
+        devices,
         node_selector,
         affinity,
         tolerations,
@@ -243,6 +301,108 @@ pub fn role(
         segments: role.segments.clone(),
         spares: role.spares,
     })
+}
+
+/// Accelerators of one pod, those that admission adds included.
+fn devices(
+    path: &str,
+    role: &RoleSpec,
+    spec: &PodSpec,
+    learned: &Learned,
+    around: &Around<'_>,
+) -> Result<u32, Reason> {
+    let fields = devices::Fields {
+        spec: &format!("{path}.template.spec"),
+        devices: &format!("{path}.devices"),
+        container: &format!("{path}.container"),
+        classes: "spec.classes",
+    };
+    let names = around.classes.iter().map(|class| class.resource.as_str()).collect();
+    let stated = devices::total(&fields, spec, role.container.as_deref(), role.devices, &names)?;
+    let admitted = names.iter().map(|name| learned.requests.get(name)).max().unwrap_or(0);
+    Ok(stated.max(u32::try_from(admitted).unwrap_or(u32::MAX)))
+}
+
+/// Claims that not all pods of a role can use.
+fn claims(field: &str, role: &RoleSpec, learned: &Learned, around: &Around<'_>) -> Result<(), Reason> {
+    let pods = |units: u32| u64::from(units.max(1)) * u64::from(role.pods_per_unit);
+    let refuse = |message: String, remedy: &str| {
+        Err(Reason::Invalid { field: field.to_owned(), message, remedy: remedy.to_owned() })
+    };
+    let (fewest, most) = (pods(role.units.min), pods(role.units.max));
+    if let Some(claim) = learned.exclusive.as_ref().filter(|_| fewest > 1) {
+        return refuse(
+            format!(
+                "PersistentVolumeClaim {claim:?} is ReadWriteOncePod, and the role has {fewest} pods at least"
+            ),
+            "use a claim with access mode ReadWriteMany, or an ephemeral volume",
+        );
+    }
+    if let Some(claim) = learned.one_node.as_ref().filter(|_| most > 1 && !on_one_node(role, around.within)) {
+        return refuse(
+            format!(
+                "PersistentVolumeClaim {claim:?} is ReadWriteOnce, so only pods of one node can use it, and the role \
+                 has up to {most} pods that may lie on several"
+            ),
+            "use a claim with access mode ReadWriteMany, or an ephemeral volume; or keep the whole gang on one node \
+             (level Node, mode Required)",
+        );
+    }
+    Ok(())
+}
+
+/// Whether all pods of a role must lie on one node.
+fn on_one_node(role: &RoleSpec, within: Option<&Within>) -> bool {
+    let whole = |rule: &Within| rule.level == NODE && rule.mode == Mode::Required;
+    let of_unit = role.segments.iter().any(|segment| {
+        segment.level == NODE && segment.mode == Mode::Required && segment.pods == role.pods_per_unit
+    });
+    within.is_some_and(whole) || (role.units.max <= 1 && of_unit)
+}
+
+/// A claim that pods of only one node can use, where pods of several roles use it and may lie on several: the position of
+/// the second role, and the claim.
+pub fn shared_claim(
+    learned: impl IntoIterator<Item = Option<Learned>>,
+    within: Option<&Within>,
+) -> Option<(usize, String)> {
+    if within.is_some_and(|rule| rule.level == NODE && rule.mode == Mode::Required) {
+        return None;
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    let claims = learned.into_iter().enumerate().filter_map(|(at, one)| Some((at, one?.one_node?)));
+    claims.into_iter().find(|(_, claim)| !seen.insert(claim.clone()))
+}
+
+/// The ports on which pods are told to listen, as ports of their node where they share its network. Which of the pods
+/// listens, the engine cannot tell: each counts.
+pub fn handed_out(spec: &PodSpec, ports: &[u16]) -> Resources {
+    let mut all = Resources::default();
+    for port in ports.iter().filter(|_| spec.host_network == Some(true)) {
+        for (name, amount) in resources::host_port("TCP", i32::from(*port), "") {
+            all.maximum(&Resources::of([(name.as_str(), amount)]));
+        }
+    }
+    all
+}
+
+/// The DNS policy that a pod gets: with its node's network, `ClusterFirst` (the default) would be the node's resolver,
+/// which knows no Service; who wants that writes `Default`. `None`: as the template says.
+pub fn dns_policy(spec: &PodSpec) -> Option<&'static str> {
+    let cluster_first = matches!(spec.dns_policy.as_deref(), None | Some("" | "ClusterFirst"));
+    (spec.host_network == Some(true) && cluster_first).then_some("ClusterFirstWithHostNet")
+}
+
+fn network(review: &mut Review, path: &str, spec: &PodSpec) {
+    if spec.host_network != Some(true) {
+        return;
+    }
+    let message = if dns_policy(spec).is_some() {
+        "ports that the pods are told (MASTER_PORT) are ports of the node, taken once; dnsPolicy becomes ClusterFirstWithHostNet, so that names of Services are found"
+    } else {
+        "ports that the pods are told (MASTER_PORT) are ports of the node, taken once"
+    };
+    review.note(format!("{path}.hostNetwork"), message);
 }
 
 fn node_affinity(review: &mut Review, path: &str, spec: &PodSpec) {

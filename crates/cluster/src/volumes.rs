@@ -41,6 +41,8 @@ pub struct Found {
     pub bound: bool,
     /// Only one pod at a time may use it.
     pub exclusive: bool,
+    /// Only pods of one node at a time may use it: it is attached to a node, and no access mode admits several.
+    pub one_node: bool,
 }
 
 /// What stands behind a volume of a pod.
@@ -101,15 +103,38 @@ pub fn find(name: &str, claim: &Claim) -> Result<Found, Reason> {
         let Some(bound) = &claim.volume else {
             return Err(not_ready(format!("its volume {volume:?} does not exist")));
         };
-        return Ok(Found { reach: of_volume(bound), bound: true, exclusive });
+        return Ok(Found { reach: of_volume(bound), bound: true, exclusive, one_node: attaches_once(bound) });
     }
     match (class_of(object), &claim.class) {
         (Some(class), None) => Err(not_ready(format!("its StorageClass {class:?} does not exist"))),
         (Some(_), Some(class)) if class.volume_binding_mode.as_deref() == Some(BOUND_LATE) => {
-            Ok(Found { reach: of_class(class), bound: false, exclusive })
+            let one_node = once(object.spec.as_ref().and_then(|spec| spec.access_modes.as_ref()));
+            Ok(Found { reach: of_class(class), bound: false, exclusive, one_node })
         }
         _ => Err(not_ready("it is not bound to a volume yet".into())),
     }
+}
+
+/// Whether access modes keep a volume to one node. Without any nothing is known, and nothing kept.
+fn once(modes: Option<&Vec<String>>) -> bool {
+    modes.is_some_and(|modes| {
+        !modes.is_empty() && modes.iter().all(|mode| matches!(mode.as_str(), "ReadWriteOnce" | ONE_POD))
+    })
+}
+
+/// Whether Kubernetes attaches a volume to one node only, as its attach controller judges: by the volume's own access
+/// modes, and only where there is something to attach. Of a CSI driver it is assumed that there is: one without attachment
+/// serves many nodes and can say ReadWriteMany.
+fn attaches_once(volume: &PersistentVolume) -> bool {
+    volume.spec.as_ref().is_some_and(|spec| {
+        let shared = spec.nfs.is_some()
+            || spec.cephfs.is_some()
+            || spec.glusterfs.is_some()
+            || spec.azure_file.is_some()
+            || spec.quobyte.is_some();
+        let of_node = spec.host_path.is_some() || spec.local.is_some();
+        !shared && !of_node && once(spec.access_modes.as_ref())
+    })
 }
 
 /// Where a volume can be used.

@@ -18,7 +18,7 @@ fn pod(status: &Value) -> Value {
                 "app": "train", "muster.dev/role": "worker", "muster.dev/unit": "3", "muster.dev/incarnation": "2",
                 "muster.dev/index": "1",
             },
-            "annotations": { "example.com/note": "long", "muster.dev/checkpoint-step": "1200" },
+            "annotations": { "example.com/note": "long", "muster.dev/checkpoint-step": "1200", "muster.dev/container": "trainer" },
             "ownerReferences": [{
                 "apiVersion": "muster.dev/v1alpha1", "kind": "Gang", "name": "train", "uid": "a1", "controller": true,
             }],
@@ -49,7 +49,16 @@ fn pod(status: &Value) -> Value {
 fn the_facts_of_a_pod_are_those_of_the_whole_object() {
     let statuses = [
         json!({}),
-        json!({ "phase": "Pending", "nominatedNodeName": "node-9" }),
+        json!({ "phase": "Pending", "nominatedNodeName": "node-9", "conditions": [
+            { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room" } ] }),
+        json!({ "phase": "Pending", "containerStatuses": [{
+            "name": "trainer", "ready": false, "restartCount": 0, "image": "i", "imageID": "d",
+            "state": { "waiting": { "reason": "ErrImagePull", "message": "not found" } },
+        }]}),
+        json!({ "phase": "Running", "containerStatuses": [{
+            "name": "trainer", "ready": false, "restartCount": 0, "image": "i", "imageID": "d",
+            "state": { "terminated": { "exitCode": 3 } },
+        }]}),
         json!({
             "phase": "Running", "startTime": "2026-01-01T00:00:05Z", "podIP": "10.0.0.1", "qosClass": "Burstable",
             "conditions": [

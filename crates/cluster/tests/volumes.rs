@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PodSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
 use muster_api::RoleSpec;
-use muster_cluster::template::{self, Learned};
+use muster_cluster::template::{self, Around, Learned};
 use muster_cluster::volumes::{self, Claim, Found, Reach, Source};
 use muster_model::{NodeSelectorTerm, Requirement};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn a_bound_volume_is_used_where_its_affinity_says() {
     );
     let known =
         Claim { object: Some(claim(&json!({ "volumeName": "v" }))), volume: Some(bound), class: None };
-    let Found { reach, bound, exclusive } = volumes::find("data", &known).expect("usable");
+    let Found { reach, bound, exclusive, .. } = volumes::find("data", &known).expect("usable");
     assert!(bound && !exclusive);
     assert!(allows(&reach, &[(ZONE, "a")]) && allows(&reach, &[(ZONE, "b"), ("disk", "")]));
     assert!(!allows(&reach, &[(ZONE, "b")]) && !allows(&reach, &[]));
@@ -157,12 +157,65 @@ fn a_claim_for_one_pod_is_no_claim_for_a_gang() {
     for (pods, refused) in [(1, false), (2, true)] {
         let role: RoleSpec = serde_json::from_value(json!({
             "name": "w", "units": { "min": 1, "max": 4 }, "podsPerUnit": pods,
-            "template": { "spec": { "containers": [] } },
+            "template": { "spec": { "containers": [{ "name": "c" }] } },
         }))
         .expect("a role");
         let mut learned = Learned::default();
         learned.add(&Source::Claim("data".into()), found.clone());
-        let answer = template::role("spec.roles[0]", &role, Some(learned), &[]);
+        let answer = template::role("spec.roles[0]", &role, Some(learned), &Around::default());
         assert_eq!(answer.is_err(), refused, "{pods} pods: {answer:?}");
+    }
+}
+
+/// A volume that is attached to one node serves the pods of that node only: kube-scheduler does not judge it, and pods of
+/// other nodes would wait for it for ever.
+#[test]
+fn a_claim_for_one_node_is_no_claim_for_pods_that_may_lie_on_several() {
+    let bound = |modes: Value, source: Value| {
+        let mut spec = json!({ "accessModes": modes });
+        spec.as_object_mut().expect("an object").extend(source.as_object().expect("an object").clone());
+        let object = claim(&json!({ "volumeName": "v", "accessModes": ["ReadWriteOnce"] }));
+        let known = Claim { object: Some(object), volume: Some(volume(&json!({}), &spec)), class: None };
+        volumes::find("data", &known).expect("usable").one_node
+    };
+    let csi = json!({ "csi": { "driver": "d", "volumeHandle": "h" } });
+    assert!(bound(json!(["ReadWriteOnce"]), csi.clone()));
+    assert!(!bound(json!(["ReadWriteOnce", "ReadWriteMany"]), csi.clone()));
+    assert!(!bound(json!(["ReadWriteOnce", "ReadOnlyMany"]), csi.clone()));
+    assert!(!bound(json!([]), csi), "nothing is known");
+    assert!(
+        !bound(json!(["ReadWriteOnce"]), json!({ "nfs": { "server": "s", "path": "/" } })),
+        "nothing to attach"
+    );
+    let late = Claim {
+        object: Some(claim(&json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "fast" }))),
+        volume: None,
+        class: Some(class(&json!({ "volumeBindingMode": "WaitForFirstConsumer" }))),
+    };
+    let found = volumes::find("data", &late).expect("usable");
+    assert!(found.one_node && !found.bound);
+
+    let node = json!([{ "pods": 2, "level": "Node", "mode": "Required" }]);
+    let within = muster_model::Within { level: "Node".into(), mode: muster_model::Mode::Required };
+    for (max, pods, segments, within, refused) in [
+        (1, 1, json!([]), None, false),
+        (2, 1, json!([]), None, true),
+        (1, 2, json!([]), None, true),
+        (1, 2, node.clone(), None, false),
+        (2, 2, node, None, true),
+        (2, 2, json!([]), Some(&within), false),
+    ] {
+        let role: RoleSpec = serde_json::from_value(json!({
+            "name": "w", "units": { "min": 1, "max": max }, "podsPerUnit": pods, "segments": segments,
+            "template": { "spec": { "containers": [{ "name": "c" }] } },
+        }))
+        .expect("a role");
+        let mut learned = Learned::default();
+        learned.add(&Source::Claim("data".into()), found.clone());
+        let around = Around { within, ..Around::default() };
+        let answer = template::role("spec.roles[0]", &role, Some(learned.clone()), &around);
+        assert_eq!(answer.is_err(), refused, "{max} units of {pods}: {answer:?}");
+        let shared = template::shared_claim([Some(learned.clone()), Some(learned)], within);
+        assert_eq!(shared.is_none(), within.is_some(), "two roles");
     }
 }

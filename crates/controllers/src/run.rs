@@ -7,12 +7,10 @@
 
 use futures::stream::{BoxStream, SelectAll};
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use muster_api::labels;
 use muster_core::want::Outcome;
-use muster_core::{Change, Config, Core, Counters, Event, Ticket, plan_part};
+use muster_core::{Change, Config, Core, Counters, Event, Ticket};
 use muster_model::Millis;
 use serde::de::DeserializeOwned;
 use std::any::Any;
@@ -171,7 +169,6 @@ impl Operator {
         });
         let mut core = Core::new(self.options.config.clone(), term.epoch());
         core.set_wall_offset(self.wall_offset());
-        core.load_chunks(self.chunks().await);
         self.pulse.turn();
         let mut events = self.watch();
         let writer = Writer::new(
@@ -276,24 +273,6 @@ impl Operator {
         }
     }
 
-    /// All parts of large plans.
-    async fn chunks(&self) -> BTreeMap<String, String> {
-        let maps: Api<ConfigMap> = Api::all(self.client.clone());
-        let params = ListParams::default().labels(labels::PLAN_CHUNK);
-        let patience = self.options.lease.renew_deadline;
-        loop {
-            let error = match tokio::time::timeout(patience, maps.list(&params)).await {
-                Ok(Ok(list)) => {
-                    return list.items.into_iter().filter_map(plan_part).collect();
-                }
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => format!("no answer within {patience:?}"),
-            };
-            tracing::warn!(error, "cannot list the parts of large plans; trying again");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-
     /// Watches of every kind that matters.
     fn watch(&self) -> Events {
         let mut all = Events::new();
@@ -307,6 +286,7 @@ impl Operator {
         self.follow(&mut all, whole, Event::Class);
         self.follow(&mut all, whole, Event::Priority);
         self.follow(&mut all, whole, Event::Quota);
+        self.follow(&mut all, whole, Event::Part);
         let meta = Select { metadata: true, ..whole };
         self.follow(&mut all, meta, Event::Limits);
         self.follow(&mut all, meta, Event::Runtime);
@@ -331,7 +311,7 @@ type Flying = JoinSet<(Ticket, Outcome)>;
 type Events = SelectAll<BoxStream<'static, Result<Event, Rewound>>>;
 
 /// How many kinds are watched.
-const KINDS: usize = 13;
+const KINDS: usize = 14;
 
 /// How a term ended.
 enum End {

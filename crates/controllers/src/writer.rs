@@ -123,7 +123,7 @@ impl Writer {
 
     /// What admission makes of a pod, and what is known of the volumes that it then has.
     async fn probe(&self, namespace: &str, body: &[u8]) -> Result<Probe, Outcome> {
-        let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All&{MANAGER}");
+        let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All&fieldValidation=Strict&{MANAGER}");
         let answer = self.ask(Method::POST, &path, JSON, body.to_vec()).await?;
         let pod: Pod = serde_json::from_slice(&answer).map_err(|e| Outcome::Transient(e.to_string()))?;
         let spec = pod.spec.unwrap_or_default();
@@ -189,7 +189,7 @@ impl Writer {
     async fn part(&self, part: &Value) -> Result<(), Outcome> {
         let text = |field: &str| part["metadata"][field].as_str().unwrap_or_default();
         let key = ObjectKey::new(text("namespace"), text("name"));
-        let kind = if part["kind"] == "ConfigMap" { Kind::ConfigMap } else { Kind::Part };
+        let kind = Kind::Part;
         let collection = format!("{}?{MANAGER}", kind.path(&key.namespace));
         match self.send(Method::POST, &collection, JSON, to_bytes(part)).await {
             Ok(_) => Ok(()),
@@ -203,8 +203,7 @@ impl Writer {
                     }
                     Err(outcome) => return Err(outcome),
                 };
-                let same = |field: &str| there.get(field) == part.get(field);
-                if same("data") && same("spec") {
+                if there.get("spec") == part.get("spec") {
                     Ok(())
                 } else {
                     Err(Outcome::Refused(format!("{} exists with another content; delete it", key.name)))

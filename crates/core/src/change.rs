@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, LimitRange, ResourceQuota, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::core::PartialObjectMeta;
-use muster_api::{AcceleratorClass, Gang, Queue, Topology, TrainingJob};
+use muster_api::{AcceleratorClass, Gang, GangPlan, Queue, Topology, TrainingJob};
 use muster_cluster::seen::{SeenNode, SeenPod};
 use muster_model::{ObjectKey, Uid};
 
@@ -66,6 +66,8 @@ pub enum Event {
     Service(Change<Partial<Service>>),
     /// A ConfigMap of ours.
     ConfigMap(Change<Partial<ConfigMap>>),
+    /// A part of a large plan.
+    Part(Change<GangPlan>),
     /// A LimitRange: admission may make something else of pods of its namespace.
     Limits(Change<Partial<LimitRange>>),
     /// A RuntimeClass: admission may make something else of pods that name it.
@@ -88,6 +90,7 @@ impl Event {
                 | Self::Quota(Change::Synced)
                 | Self::Service(Change::Synced)
                 | Self::ConfigMap(Change::Synced)
+                | Self::Part(Change::Synced)
                 | Self::Limits(Change::Synced)
                 | Self::Runtime(Change::Synced)
         )

@@ -4,12 +4,11 @@
 //!   TrainingJobSpec + World (classes, nodes seen) ──derive──▶ Derived, or Problems ──▶ condition Valid=False
 //! ```
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use muster_api::{
-    AcceleratorClassSpec, GangOutcome, GangSpec, Launch, Outcome as JobOutcome, OutcomePolicy, PlacementRule,
-    RoleSpec, TrainingJobSpec, UnitBounds,
+    AcceleratorClassSpec, Framework, GangOutcome, GangSpec, Launch, Outcome as JobOutcome, OutcomePolicy,
+    PlacementRule, PodTemplate, RoleSpec, TrainingJobSpec, UnitBounds,
 };
-use muster_cluster::template::{self, Review};
+use muster_cluster::template::{self, Review, devices};
 use muster_lifecycle::parallelism::{self, Elastic, Parallelism, Rule, Rules, TrainingSpec};
 use muster_model::{Mode, Reason, Segment, topology::NVLINK_DOMAIN};
 use std::fmt;
@@ -71,7 +70,22 @@ pub struct Derived {
 
 /// What the job's pods ask that cannot be enforced, and what is only noted.
 pub fn review(spec: &TrainingJobSpec) -> Review {
-    template::review("spec.template.spec", &spec.template.spec.clone().unwrap_or_default())
+    template::review_template("spec.template", &spec.template)
+}
+
+/// Field of a TrainingJob that a field of its Gang comes from: its user has written no other.
+pub fn field_of_job(field: &str) -> String {
+    const FIELDS: [(&str, &str); 7] = [
+        ("spec.roles[0].template", "spec.template"),
+        ("spec.roles[0].devices", "spec.accelerator.perPod"),
+        ("spec.roles[0].container", "spec.accelerator.container"),
+        ("spec.roles[0].segments", "spec.placement"),
+        ("spec.classes", "spec.accelerator.classes"),
+        ("spec.within", "spec.placement.job"),
+        ("spec.launch.framework", "spec.framework"),
+    ];
+    let of = |(gang, job): &(&str, &str)| field.strip_prefix(gang).map(|rest| format!("{job}{rest}"));
+    FIELDS.iter().find_map(of).unwrap_or_else(|| field.to_owned())
 }
 
 /// Derives, and adds what is wrong to `problems`. `frozen`: the accelerators of a node from which a plan in force was
@@ -82,12 +96,50 @@ pub fn derive(
     frozen: Option<u32>,
     problems: &mut Vec<Problem>,
 ) -> Option<Derived> {
+    if let Some(problem) = newer(spec) {
+        problems.push(problem);
+        return None;
+    }
     let derived = numbers(spec, world, frozen, problems);
-    problems.extend(review(spec).refused.into_iter().filter_map(|reason| match reason {
-        Reason::Invalid { field, message, remedy } => Some(Problem { field, message, remedy }),
-        _ => None,
+    let refused = review(spec).refused.into_iter();
+    problems.extend(refused.chain(accelerators(spec, world, derived.as_ref())).filter_map(|reason| {
+        match reason {
+            Reason::Invalid { field, message, remedy } => Some(Problem { field, message, remedy }),
+            _ => None,
+        }
     }));
     derived
+}
+
+/// A word of a newer version of Muster.
+fn newer(spec: &TrainingJobSpec) -> Option<Problem> {
+    let (field, word) = match (spec.framework, spec.outcome) {
+        (Framework::Unknown(word), _) => ("spec.framework", word),
+        (_, JobOutcome::Unknown(word)) => ("spec.outcome", word),
+        _ => return None,
+    };
+    let message = format!("{word:?} is not known to this version of Muster");
+    Some(Problem::new(field, message, "use a word that it knows (see kubectl explain), or a newer version"))
+}
+
+/// What is wrong with the accelerators that the template itself asks for.
+fn accelerators(spec: &TrainingJobSpec, world: &World, derived: Option<&Derived>) -> Option<Reason> {
+    let names = if spec.accelerator.classes.is_empty() {
+        world.classes_present()
+    } else {
+        spec.accelerator.classes.clone()
+    };
+    let classes = names.iter().filter_map(|name| world.class(name));
+    let resources = classes.map(|class| class.resource.as_str()).collect();
+    let fields = devices::Fields {
+        spec: "spec.template.spec",
+        devices: "spec.accelerator.perPod",
+        container: "spec.accelerator.container",
+        classes: "spec.accelerator.classes",
+    };
+    let pod = spec.template.spec.clone().unwrap_or_default();
+    let container = spec.accelerator.container.as_deref();
+    devices::total(&fields, &pod, container, derived?.devices, &resources).err()
 }
 
 fn numbers(
@@ -218,21 +270,17 @@ fn check_nvlink(
 }
 
 /// The gang that a job comes to.
-pub fn gang_spec(spec: &TrainingJobSpec, priority: i32, derived: Derived) -> GangSpec {
-    let mut template: PodTemplateSpec = spec.template.clone();
-    if let Some(pod) = &mut template.spec {
-        // The grace period is the time for a last checkpoint.
-        let grace = spec.checkpoint.grace.millis().unwrap_or(30_000);
-        pod.termination_grace_period_seconds.get_or_insert((grace + 999) / 1000);
-    }
+pub fn gang_spec(spec: &TrainingJobSpec, derived: Derived) -> GangSpec {
+    // The grace period is the time for a last checkpoint. It may change while the job runs, the template may not.
+    let grace = spec.checkpoint.grace.millis().unwrap_or(30_000);
     GangSpec {
         queue: spec.queue.clone(),
-        priority,
         priority_class_name: spec.priority_class_name.clone(),
         classes: derived.classes,
         roles: vec![RoleSpec {
             name: ROLE.into(),
-            template,
+            template: PodTemplate::from(&spec.template),
+            termination_grace_period_seconds: Some((grace + 999) / 1000),
             devices: derived.devices,
             container: spec.accelerator.container.clone(),
             pods_per_unit: derived.pods_per_unit,
@@ -258,6 +306,7 @@ pub fn gang_spec(spec: &TrainingJobSpec, priority: i32, derived: Derived) -> Gan
             policy: match spec.outcome {
                 JobOutcome::Rank0 => OutcomePolicy::Pod,
                 JobOutcome::AllRanks => OutcomePolicy::All,
+                JobOutcome::Unknown(word) => OutcomePolicy::Unknown(word),
             },
             ..GangOutcome::default()
         },

@@ -2,16 +2,16 @@
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::ObjectMeta;
-use muster_api::Gang as Object;
 use muster_api::labels;
 use muster_api::topology::TOPOLOGY_NAME;
+use muster_api::{Gang as Object, GangPlan};
 use muster_cluster::{PodFacts, convert};
 use muster_model::{Millis, NodeName, ObjectKey, Uid};
 
 use crate::change::{Change, Event};
 use crate::gang::{self, GangRt};
 use crate::want::{Facet, Kind, Target, Want};
-use crate::{Core, key_of, name_of, uid_of};
+use crate::{Core, key_of, name_of, plan_part, uid_of};
 
 impl Core {
     /// Takes in what a watch reported.
@@ -63,6 +63,8 @@ impl Core {
             Event::Service(Change::Gone(key, _)) => self.remove_child(Kind::Service, &key),
             Event::ConfigMap(Change::Set(object)) => self.set_child(Kind::ConfigMap, &object.metadata),
             Event::ConfigMap(Change::Gone(key, _)) => self.remove_child(Kind::ConfigMap, &key),
+            Event::Part(Change::Set(part)) => self.set_part(&part),
+            Event::Part(Change::Gone(key, _)) => self.remove_child(Kind::Part, &key),
             Event::Limits(Change::Set(object)) => {
                 self.admission_changed(Some(&object.metadata.namespace.unwrap_or_default()));
             }
@@ -86,6 +88,7 @@ impl Core {
             | Event::Priority(_)
             | Event::Service(_)
             | Event::ConfigMap(_)
+            | Event::Part(_)
             | Event::Limits(_)
             | Event::Runtime(_) => {}
         }
@@ -190,7 +193,7 @@ impl Core {
             }
             let refused = ends && !pod.started && rt.owns(&pod) && !rt.stray(&pod);
             let planned = refused.then(|| rt.planned_requests(&pod)).flatten();
-            let role = pod.slot.as_ref().and_then(|slot| rt.role(&slot.unit.role));
+            let role = rt.slot_of(&pod).and_then(|slot| rt.role(&slot.unit.role));
             let shape = role.filter(|_| refused).map(|role| rt.shape_of(role));
             shared.cluster.set_pod(pod.clone());
             if let Some((node, planned)) = pod.node.as_ref().zip(planned) {
@@ -211,18 +214,16 @@ impl Core {
         }
     }
 
-    /// A pod whose labels or owner were changed by hand stands for its place no more: that place has lost it.
+    /// A pod whose owner was changed by hand stands for its place no more: that place has lost it.
     fn pod_moved(&mut self, pod: &PodFacts) {
-        let Some(before) = self.shared.cluster.pod(&pod.uid) else { return };
-        if before.gang == pod.gang && before.slot == pod.slot {
+        let Some(before) = self.shared.cluster.pod(&pod.uid).filter(|before| before.gang != pod.gang) else {
             return;
-        }
+        };
         let key = before.gang.as_ref().and_then(|uid| self.shared.by_uid.get(uid)).cloned();
         if let Some(rt) = key.and_then(|key| self.gangs.get_mut(&key))
-            && rt.owns(before)
-            && let Some(slot) = &before.slot
+            && let Some(slot) = rt.slot_of(before)
         {
-            rt.life.vanished(slot, &pod.uid, &pod.key.name);
+            rt.life.vanished(&slot, &pod.uid, &pod.key.name);
             self.shared.dirty_gangs.insert(rt.key.clone());
         }
     }
@@ -233,8 +234,8 @@ impl Core {
         shared.desk.forget(&Target { kind: Kind::Pod, facet: Facet::End, key: pod.key.clone() });
         let key = pod.gang.as_ref().and_then(|uid| shared.by_uid.get(uid)).cloned();
         if let Some(rt) = key.and_then(|key| self.gangs.get_mut(&key)) {
-            if let Some(slot) = pod.slot.as_ref().filter(|_| rt.owns(&pod)) {
-                rt.life.vanished(slot, uid, &pod.key.name);
+            if let Some(slot) = rt.slot_of(&pod) {
+                rt.life.vanished(&slot, uid, &pod.key.name);
             }
             shared.dirty_gangs.insert(rt.key.clone());
         }
@@ -308,17 +309,10 @@ impl Core {
     /// Lets go of pods whose gang is gone.
     pub(crate) fn release_orphans(&mut self) {
         let shared = &mut self.shared;
-        let unknown: Vec<Uid> = shared
-            .cluster
-            .gangs_with_pods()
-            .filter(|uid| !shared.by_uid.contains_key(uid))
-            .cloned()
-            .collect();
-        for uid in unknown {
-            let pods: Vec<PodFacts> = shared.cluster.pods_of(&uid).cloned().collect();
-            for pod in &pods {
-                gang::remove_orphan(shared, pod);
-            }
+        let known = |gang: &Uid| shared.by_uid.contains_key(gang) || shared.is_unreadable(gang);
+        let orphans: Vec<PodFacts> = shared.cluster.orphans(known).cloned().collect();
+        for pod in &orphans {
+            gang::remove_orphan(shared, pod);
         }
     }
 
@@ -337,6 +331,14 @@ impl Core {
                 shared.strays.entry(uid).or_default().insert((kind, key), meta.clone());
             }
         }
+    }
+
+    /// A part of a large plan: the status that names it may come before it or after.
+    fn set_part(&mut self, part: &GangPlan) {
+        if let Some((name, text)) = plan_part(part.clone()) {
+            self.shared.parts.insert(name, text);
+        }
+        self.set_child(Kind::Part, &part.metadata);
     }
 
     fn remove_child(&mut self, kind: Kind, key: &ObjectKey) {

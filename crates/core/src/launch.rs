@@ -16,7 +16,8 @@ pub fn framework(framework: ApiFramework) -> Framework {
         ApiFramework::DeepSpeed => Framework::DeepSpeed,
         ApiFramework::TorchFT => Framework::TorchFT,
         ApiFramework::Mpi => Framework::Mpi,
-        ApiFramework::Plain => Framework::Plain,
+        // A plan of a newer version: its pods are left as they are, new ones are refused (see `World::request`).
+        ApiFramework::Plain | ApiFramework::Unknown(_) => Framework::Plain,
     }
 }
 

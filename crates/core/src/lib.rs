@@ -90,11 +90,6 @@ impl Core {
         self.release_orphans();
     }
 
-    /// Parts of large plans, read before the first event.
-    pub fn load_chunks(&mut self, parts: BTreeMap<String, String>) {
-        self.shared.parts = parts;
-    }
-
     /// How far wall time is ahead of the monotonic time that all calls are given: milliseconds to add.
     pub fn set_wall_offset(&mut self, wall_minus_monotonic: Millis) {
         self.shared.wall_offset = wall_minus_monotonic;

@@ -6,9 +6,16 @@
 
 use k8s_openapi::api::core::v1::PodSpec;
 use muster_api::{Gang, RoleSpec, labels};
-use muster_cluster::Slot;
+use muster_cluster::{
+    Slot,
+    template::{self, devices},
+};
+use muster_lifecycle::launch;
 use muster_model::{AcceleratorClass, NodeName, ObjectKey};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+use crate::launch::framework;
 
 /// How a pod comes to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,19 +76,43 @@ impl Blueprint {
     /// # Errors
     /// The field of the template that does not fit, in words.
     pub fn new(gang: &Gang, role: &RoleSpec, class: Option<&AcceleratorClass>) -> Result<Self, String> {
-        let spec = role.template.spec.clone().unwrap_or_default();
-        let mode = bind_mode(&spec);
-        let mut spec = serde_json::to_value(&spec).map_err(|error| format!("template.spec: {error}"))?;
+        let typed = role.template.pod_spec().map_err(|error| error.to_string())?;
+        let mode = bind_mode(&typed);
+        // As it stands: what this version does not know of a pod, the API server may.
+        let mut spec = role.template.raw_spec();
         spec["restartPolicy"] = json!("Never");
+        if let (None, Some(grace)) =
+            (typed.termination_grace_period_seconds, role.termination_grace_period_seconds)
+        {
+            spec["terminationGracePeriodSeconds"] = json!(grace);
+        }
+        if let Some(policy) = template::dns_policy(&typed) {
+            spec["dnsPolicy"] = json!(policy);
+        }
+        let at = devices::container(&typed, role.container.as_deref());
+        let decides = at.and_then(|at| typed.containers.get(at)).map(|container| container.name.clone());
+        if typed.host_network == Some(true)
+            && let Some(at) =
+                at.filter(|_| gang.spec.roles.first().map(|role| &role.name) == Some(&role.name))
+        {
+            let ports = launch::ports(framework(gang.spec.launch.framework), gang.spec.launch.port);
+            listen(&mut spec["containers"][at], &ports);
+        }
         if let Some(class) = &gang.spec.priority_class_name {
             spec["priorityClassName"] = json!(class);
         }
         if let Some(class) = class.filter(|_| role.devices > 0) {
             give_devices(&mut spec, role, class)?;
         }
-        let meta = role.template.metadata.clone().unwrap_or_default();
-        let mut all: Map<String, Value> =
-            meta.labels.unwrap_or_default().into_iter().map(|(key, value)| (key, json!(value))).collect();
+        let theirs = |texts: BTreeMap<String, String>| -> Map<String, Value> {
+            let theirs = texts.into_iter().filter(|(key, _)| !key.starts_with(labels::OURS));
+            theirs.map(|(key, value)| (key, json!(value))).collect()
+        };
+        let mut all = theirs(role.template.labels());
+        let mut annotations = theirs(role.template.annotations());
+        if let Some(name) = decides {
+            annotations.insert(labels::CONTAINER.into(), json!(name));
+        }
         let name = gang.metadata.name.clone().unwrap_or_default();
         let uid = gang.metadata.uid.clone().unwrap_or_default();
         let inherited = gang.metadata.labels.iter().flatten();
@@ -103,8 +134,7 @@ impl Blueprint {
             "kind": "Pod",
             "metadata": {
                 "labels": all,
-                "annotations": meta.annotations.unwrap_or_default(),
-                "finalizers": meta.finalizers.unwrap_or_default(),
+                "annotations": annotations,
                 "ownerReferences": [owner(gang)],
             },
             "spec": spec,
@@ -128,10 +158,8 @@ impl Blueprint {
         meta["labels"][labels::INDEX] = json!(stamp.slot.index.to_string());
         meta["labels"][labels::GENERATION] = json!(stamp.generation.to_string());
         meta["annotations"][labels::EPOCH] = json!(stamp.epoch.to_string());
-        if stamp.decides
-            && let Some(all) = meta["finalizers"].as_array_mut()
-        {
-            all.push(json!(labels::RESULT_FINALIZER));
+        if stamp.decides {
+            meta["finalizers"] = json!([labels::RESULT_FINALIZER]);
         }
         let spec = &mut pod["spec"];
         if let Some(subdomain) = stamp.subdomain {
@@ -194,6 +222,21 @@ fn give_devices(spec: &mut Value, role: &RoleSpec, class: &AcceleratorClass) -> 
         container["resources"][list][&class.resource] = json!(wanted);
     }
     Ok(())
+}
+
+/// States the ports on which a container of the node's network listens, so that kubelets and kube-scheduler count them.
+fn listen(container: &mut Value, ports: &[u16]) {
+    if !container["ports"].is_array() {
+        container["ports"] = json!([]);
+    }
+    if let Some(stated) = container["ports"].as_array_mut() {
+        for port in ports {
+            let tcp = |one: &Value| one["protocol"].as_str().is_none_or(|protocol| protocol == "TCP");
+            if !stated.iter().any(|one| one["containerPort"] == json!(port) && tcp(one)) {
+                stated.push(json!({ "containerPort": port, "hostPort": port, "protocol": "TCP" }));
+            }
+        }
+    }
 }
 
 /// Adds variables to every container, except those that the container sets itself.

@@ -293,7 +293,7 @@ fn not_created(shared: &mut Shared, rt: &mut GangRt, slot: &Slot, pod: &ObjectKe
     match outcome {
         Outcome::Exists(facts) => {
             let facts = *facts;
-            if rt.owns(&facts) && facts.slot.as_ref() == Some(slot) {
+            if rt.slot_of(&facts).as_ref() == Some(slot) {
                 rt.life.observe(slot, &gang::sight(&facts), now);
                 shared.cluster.set_pod(facts);
             } else {

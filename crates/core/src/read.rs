@@ -4,8 +4,7 @@
 //!   Gang object + World + parts of its plan ──read_gang──▶ model::Gang: holding its plan, or waiting
 //! ```
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use muster_api::{Gang as Object, plan_codec::CHUNK_KEY};
+use muster_api::{Gang as Object, GangPlan};
 use muster_cluster::template::Learned;
 use muster_model::{Gang, Reason, Resources};
 use std::collections::BTreeMap;
@@ -16,13 +15,13 @@ use crate::{Config, World};
 use muster_lifecycle::gang::Ask;
 use muster_model::GangState;
 
-/// Name and text of a part of a large plan; `None` if the ConfigMap is none.
-pub fn plan_part(map: ConfigMap) -> Option<(String, String)> {
-    Some((map.metadata.name?, map.data?.remove(CHUNK_KEY)?))
+/// Name and text of a part of a large plan.
+pub fn plan_part(part: GangPlan) -> Option<(String, String)> {
+    Some((part.metadata.name?, part.spec.text))
 }
 
 /// What the engine is told of a gang by an operator that has just begun; `None` of one that holds nothing and asks for
-/// nothing (it ended, leaves, or is suspended). `chunks` are the parts of large plans, by ConfigMap name; `learned` tells
+/// nothing (it ended, leaves, or is suspended). `chunks` are the parts of large plans, by name; `learned` tells
 /// what is known of a role's pods beyond their template.
 ///
 /// # Errors

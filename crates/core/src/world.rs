@@ -2,11 +2,17 @@
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use muster_api::{AcceleratorClass, AcceleratorClassSpec, Gang as Object, Queue, catalogue, common};
+use muster_api::{
+    AcceleratorClass, AcceleratorClassSpec, Framework, Gang as Object, OutcomePolicy, Queue, catalogue,
+    common,
+};
 use muster_cluster::Cluster;
-use muster_cluster::template::{self, Learned};
+use muster_cluster::template::{self, Around, Learned};
+use muster_lifecycle::launch;
 use muster_model::{self as model, Gang, GangState, Millis, ObjectKey, Reason, Resources, resources};
 use std::collections::{BTreeMap, BTreeSet};
+
+use crate::launch::framework;
 
 /// What a ResourceQuota leaves, by the names it uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,8 +28,8 @@ pub struct World {
     quotas: BTreeMap<String, BTreeMap<String, QuotaLeft>>,
     /// Values of product labels that nodes carry, by label.
     products: BTreeMap<String, BTreeSet<String>>,
-    /// Most accelerators of a node, by product.
-    per_node: BTreeMap<String, u32>,
+    /// Most of a class's own resource that a node has, by resource and product.
+    per_node: BTreeMap<(String, String), u32>,
 }
 
 impl Default for World {
@@ -88,18 +94,20 @@ impl World {
 
     /// Looks at all nodes for the products they carry. Returns whether that changed.
     pub fn look_at_nodes(&mut self, cluster: &Cluster) -> bool {
-        let labels: BTreeSet<String> =
-            self.all_classes().map(|(_, class)| class.product_label.clone()).collect();
+        // A node has other resources by the hundred (network devices, shares of cards): only the class's own counts.
+        let kinds: BTreeSet<(&str, &str)> = self
+            .all_classes()
+            .map(|(_, class)| (class.product_label.as_str(), class.resource.as_str()))
+            .collect();
         let mut products: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let mut per_node: BTreeMap<String, u32> = BTreeMap::new();
+        let mut per_node: BTreeMap<(String, String), u32> = BTreeMap::new();
         for node in cluster.nodes() {
-            for label in &labels {
-                let Some(product) = node.labels.get(label) else { continue };
-                products.entry(label.clone()).or_default().insert(product.clone());
-                let most =
-                    node.allocatable.0.iter().filter(|(name, _)| name.contains('/')).map(|(_, n)| *n).max();
-                let entry = per_node.entry(product.clone()).or_default();
-                *entry = (*entry).max(most.unwrap_or(0).try_into().unwrap_or(0));
+            for (label, resource) in &kinds {
+                let Some(product) = node.labels.get(*label) else { continue };
+                products.entry((*label).to_owned()).or_default().insert(product.clone());
+                let count = u32::try_from(node.allocatable.get(resource)).unwrap_or(0);
+                let most = per_node.entry(((*resource).to_owned(), product.clone())).or_default();
+                *most = (*most).max(count);
             }
         }
         let changed = products != self.products || per_node != self.per_node;
@@ -159,7 +167,8 @@ impl World {
 
     /// Accelerators of a node of a class: the most that one has, or what is typical where there is none.
     pub fn gpus_per_node(&self, class: &AcceleratorClassSpec) -> u32 {
-        let seen = self.products_of(class).filter_map(|product| self.per_node.get(product)).copied().max();
+        let of = |product: &str| self.per_node.get(&(class.resource.clone(), product.to_owned())).copied();
+        let seen = self.products_of(class).filter_map(of).max();
         seen.filter(|count| *count > 0).unwrap_or(class.gpus_per_node)
     }
 
@@ -198,14 +207,26 @@ impl World {
         if !self.has_queue(&spec.queue) {
             return Err(Reason::QueueUnknown { queue: spec.queue.clone() });
         }
-        let Some(priority) = self.priority(spec.priority_class_name.as_deref()) else {
-            let name = spec.priority_class_name.as_deref().unwrap_or_default();
+        let newer = match (spec.launch.framework, spec.outcome.policy) {
+            (Framework::Unknown(word), _) => Some(("spec.launch.framework", word)),
+            (_, OutcomePolicy::Unknown(word)) => Some(("spec.outcome.policy", word)),
+            _ => None,
+        };
+        if let Some((field, word)) = newer {
             return Err(invalid(
+                field.into(),
+                format!("{word:?} is not known to this version of Muster"),
+                "use a word that it knows (see the documentation), or a newer version",
+            ));
+        }
+        let priority = self.priority(spec.priority_class_name.as_deref()).ok_or_else(|| {
+            let name = spec.priority_class_name.as_deref().unwrap_or_default();
+            invalid(
                 "spec.priorityClassName".into(),
                 format!("PriorityClass {name:?} does not exist"),
-                "create it, or leave the field out",
-            ));
-        };
+                "create it or name one that exists",
+            )
+        })?;
         let wants_devices = spec.roles.iter().any(|role| role.devices > 0);
         let names = if spec.classes.is_empty() && wants_devices {
             self.classes_present()
@@ -223,10 +244,22 @@ impl World {
             };
             classes.push(class);
         }
+        let ports = launch::ports(framework(spec.launch.framework), spec.launch.port);
         let mut roles = Vec::new();
         for (at, role) in spec.roles.iter().enumerate() {
             let path = format!("spec.roles[{at}]");
-            roles.push(template::role(&path, role, learned(&role.name), &classes)?);
+            // Ranks meet at pods of the first role.
+            let ports = if at == 0 { &ports[..] } else { &[] };
+            let around = Around { classes: &classes, ports, within: spec.within.as_ref() };
+            roles.push(template::role(&path, role, learned(&role.name), &around)?);
+        }
+        let known = spec.roles.iter().map(|role| learned(&role.name));
+        if let Some((at, claim)) = template::shared_claim(known, spec.within.as_ref()) {
+            return Err(invalid(
+                format!("spec.roles[{at}].template.spec.volumes"),
+                format!("PersistentVolumeClaim {claim:?} is ReadWriteOnce, and another role uses it as well"),
+                "use a claim with access mode ReadWriteMany, or keep the gang on one node (within Node, Required)",
+            ));
         }
         let meta = &object.metadata;
         Ok(Gang {

@@ -152,6 +152,15 @@ pub fn restarts_as_a_whole(framework: Framework) -> bool {
     traits(framework).whole
 }
 
+/// The ports on which some pod of a gang is told to listen: that of rank 0 (with TorchFT of each unit's first pod), and
+/// with TorchFT that of the lighthouse. With the host's network they are ports of the node.
+pub fn ports(framework: Framework, port: u16) -> Vec<u16> {
+    let traits = traits(framework);
+    let own = (traits.sizes || traits.torchrun).then_some(port);
+    let lighthouse = (framework == Framework::TorchFT && port != LIGHTHOUSE_PORT).then_some(LIGHTHOUSE_PORT);
+    own.into_iter().chain(lighthouse).collect()
+}
+
 /// Position of a pod among all pods in rank order. Unit `u` of `U`, with index p·m + k and m pods a stage, is at
 /// p·(m·U) + u·m + k: stage by stage, and within a stage unit by unit.
 pub fn node_rank(launch: &Launch, units: u32, unit: u32, index: u32) -> u32 {

@@ -53,7 +53,7 @@ fn placed(generation: u64, nodes: &[&str]) -> Committed {
 }
 
 fn next(life: &mut Life, terms: &Terms, at: i64) -> Next {
-    let facts = Facts { unsound: None, cannot: &|_, _| None };
+    let facts = Facts { unsound: None, cannot: &|_, _| None, reshaped: false };
     life.next(terms, &facts, &Patience::default(), Now { at, wall: at })
 }
 
@@ -70,8 +70,10 @@ fn see(life: &mut Life, index: u32, state: PodState, code: Option<i32>, at: i64)
         admitted: true,
         ready: true,
         end: PodEnd { started: true, exit_code: code, ..PodEnd::default() },
+        init: false,
+        container: None,
         words: "",
-        waits: "",
+        waits: String::new(),
     };
     life.observe(&slot, &sight, at);
 }
@@ -211,8 +213,10 @@ fn pods_that_do_not_start_give_their_nodes_back() {
             admitted: true,
             ready: false,
             end: PodEnd::default(),
+            init: false,
+            container: None,
             words: "",
-            waits,
+            waits: waits.into(),
         };
         life.observe(&slot, &sight, 0);
         life.look(&patience, at);

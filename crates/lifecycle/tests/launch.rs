@@ -226,3 +226,32 @@ fn what_frameworks_need() {
         assert_eq!(restarts_as_a_whole(framework), !alone, "{framework:?}");
     }
 }
+
+/// With the host's network these are ports of the node, and two gangs cannot both have them there.
+#[test]
+fn every_port_that_pods_are_told_is_known() {
+    for (framework, ports) in [
+        (Framework::Plain, vec![]),
+        (Framework::Torchrun, vec![29_400]),
+        (Framework::Megatron, vec![29_400]),
+        (Framework::DeepSpeed, vec![29_400]),
+        (Framework::Mpi, vec![29_400]),
+        (Framework::TorchFT, vec![29_400, 29_510]),
+    ] {
+        assert_eq!(muster_lifecycle::launch::ports(framework, 29_400), ports, "{framework:?}");
+        let launch =
+            Launch { framework, port: 29_400, pods_per_unit: 1, pods_per_stage: 1, ..Launch::default() };
+        let told = environment(
+            &launch,
+            &World { units: 1, ..World::default() },
+            PodAt::default(),
+            &Addresses::default(),
+        );
+        let told: Vec<&str> = told.iter().map(|(_, value)| value.as_str()).collect();
+        for port in [29_400, 29_510] {
+            let text = port.to_string();
+            let is_told = told.iter().any(|value| *value == text || value.ends_with(&format!(":{text}")));
+            assert_eq!(is_told, ports.contains(&port), "{framework:?} {port}: {told:?}");
+        }
+    }
+}

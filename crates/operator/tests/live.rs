@@ -2,16 +2,15 @@
 //! is written, and what is said where access is missing.
 
 use clap::Parser;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::{
-    api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota},
+    api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use kubesim::api::{ApiServer, Fault};
 use kubesim::clock::SystemClock;
-use muster_api::{Gang, labels, plan_codec};
+use muster_api::{Gang, GangPlan, gang_plan, labels, names, plan_codec};
 use muster_model::{Plan, Uid, UnitId, plan::PlacedUnit, plan::Placement};
 use muster_operator::plugin;
 use muster_operator::simulate::{Args, answer_on};
@@ -119,8 +118,10 @@ fn file(name: &str, text: &str) -> PathBuf {
 fn jobs(name: &str, gangs: &[Value]) -> String {
     let documents = gangs.iter().map(|gang| {
         let mut gang = gang.clone();
-        gang["kind"] = json!("Gang");
-        gang["apiVersion"] = json!("muster.dev/v1alpha1");
+        if gang["kind"].is_null() {
+            gang["kind"] = json!("Gang");
+            gang["apiVersion"] = json!("muster.dev/v1alpha1");
+        }
         gang.to_string()
     });
     file(name, &documents.collect::<Vec<_>>().join("\n---\n")).display().to_string()
@@ -162,29 +163,23 @@ async fn jobs_take_what_pods_and_plans_leave_and_nothing_is_written() {
     let mut held = gang("held", 1);
     held["status"] = json!({ "phase": "Running", "plan": plan(&["n1"]) });
     let held = put(&gangs, held).await;
-    let mut live = pod("held-pod", "n1", 8);
+    let uid = Uid(held.uid().unwrap_or_default());
+    let mut live = pod(&names::pod("held", &uid, None, 0, 1, 0), "n1", 8);
     live["metadata"]["labels"] =
         json!({ labels::ROLE: "w", labels::UNIT: "0", labels::INCARNATION: "1", labels::INDEX: "0" });
     live["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "muster.dev/v1alpha1", "kind": "Gang", "name": "held", "uid": held.uid(), "controller": true,
     }]);
     put(&pods, live).await;
-    // n2 and n3: a plan in a ConfigMap, of which no pod exists yet.
+    // n2 and n3: a plan in parts, of which no pod exists yet.
     let large = put(&gangs, gang("large", 2)).await;
     let (status, chunks) =
         plan_codec::split(&plan(&["n2", "n3"]), 1, "large", &Uid(large.uid().unwrap_or_default()))
             .expect("parts");
     assert!(!chunks.is_empty() && status.runs.is_empty(), "the plan is elsewhere");
-    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let parts: Api<GangPlan> = Api::default_namespaced(client.clone());
     for chunk in chunks {
-        put(
-            &maps,
-            json!({
-                "metadata": { "name": chunk.name, "labels": { labels::PLAN_CHUNK: "x" } },
-                "data": { plan_codec::CHUNK_KEY: chunk.text },
-            }),
-        )
-        .await;
+        put(&parts, gang_plan::object(&large, &chunk)).await;
     }
     let status = Patch::Merge(json!({ "status": { "phase": "Placed", "plan": status } }));
     gangs.patch_status("large", &PatchParams::default(), &status).await.expect("its status is written");
@@ -302,9 +297,10 @@ async fn gangs_that_wait_go_before_and_names_that_are_there_are_not_counted_twic
 
     let mut first = gang("small", 1);
     first["spec"]["priorityClassName"] = json!("urgent");
-    let urgent = json!({ "metadata": { "name": "urgent" }, "value": 10 });
-    put(&Api::<PriorityClass>::all(client.clone()), urgent).await;
-    let path = jobs("urgent.yaml", &[first, gang("mine", 2)]);
+    let class = json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "urgent" }, "value": 10,
+    });
+    let path = jobs("urgent.yaml", &[class, first, gang("mine", 2)]);
     let answer = simulate(&client, &["--job", &path]).await.expect("an answer");
     assert_eq!(placed(&answer, 0).len(), 1, "a higher priority goes first: {answer:#}");
 }

@@ -223,10 +223,10 @@ fn higher_priority_is_placed_first_whatever_the_order_of_the_files() {
     let first = GANG.replace("name: g,", "name: low,");
     let second = GANG
         .replace("name: g,", "name: high,")
-        .replace("spec: {classes", "spec: {priorityClassName: urgent, classes");
-    let class = "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: urgent}, value: 5}";
-    let jobs = format!("{first}\n---\n{second}\n---\n{class}");
-    let text = simulate_texts("priority", NODES, &jobs).expect("an answer");
+        .replace("spec: {classes", "spec: {priorityClassName: five, classes");
+    let class = "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: five}, value: 5}";
+    let text = simulate_texts("priority", NODES, &format!("{first}\n---\n{second}\n---\n{class}"))
+        .expect("an answer");
     assert!(text.contains("A  a/high") && text.contains("Gang a/low is not placed"), "{text}");
 }
 

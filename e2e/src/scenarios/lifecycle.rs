@@ -55,7 +55,8 @@ pub async fn priority_classes_reach_the_pods(world: &World) -> Result<()> {
     world.submit(&job("ranks", 8).with("priorityClassName", json!(name))).await?;
     world.phase("ranks", JobPhase::Running, 2 * MINUTE).await?;
     let gang = world.gang("ranks").await?;
-    ensure!(gang.spec.priority == 1_000, "the gang's priority is {}", gang.spec.priority);
+    let class = gang.spec.priority_class_name;
+    ensure!(class.as_ref() == Some(&name), "the gang's priority class is {class:?}");
     for pod in live(world).await? {
         let class = pod.spec.as_ref().and_then(|spec| spec.priority_class_name.as_deref());
         ensure!(class == Some(name.as_str()), "{} has the class {class:?}", pod.name_any());

@@ -50,7 +50,10 @@ pub async fn an_unreadable_job_stops_no_term(world: &World) -> Result<()> {
     ensure!(unreadable(&second) == Some(1), "unreadable jobs: {:?}", unreadable(&second));
     let said = world.job("odd").await?.status.unwrap_or_default();
     ensure!(said.reason.as_deref() == Some("Unreadable"), "it does not say so: {said:?}");
-    ensure!(said.message.as_deref().is_some_and(|text| text.contains("livenessProbe.httpGet.port")), "{said:?}");
+    ensure!(
+        said.message.as_deref().is_some_and(|text| text.contains("livenessProbe.httpGet.port")),
+        "{said:?}"
+    );
     let gang = world.api::<muster_api::Gang>().get_opt("odd").await?;
     ensure!(gang.is_none(), "something was done with a job that cannot be read");
     wording.on.store(false, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Changes of a live job.
+//! Changes of a live job, and of a gang that holds a plan.
 
 /// A change of a job that is refused while it is live, and accepted while it is suspended.
 pub struct Edit {
@@ -58,6 +58,73 @@ pub const EDITS: &[Edit] = &[
         r#"{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example/other"}]}}}}"#,
     ),
 ];
+
+/// A gang whose edits are tried.
+pub const GANG: &str = r#"{"spec":{"classes":["h100"],"roles":[{"name":"worker","units":{"min":1,"max":2},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#;
+
+/// What the leader writes when it places the gang.
+pub const PLACED: &str = r#"{"status":{"phase":"Placed","plan":{"generation":1,"pods":1,"runs":[{"role":"worker","units":"0","incarnation":1,"nodes":"a"}]}}}"#;
+
+/// Changes of a gang that are refused while it holds a plan, and accepted before and while it is suspended.
+pub const GANG_EDITS: &[Edit] = &[
+    edit(
+        "spec.queue",
+        "queue must not change while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"queue":"other"}}"#,
+    ),
+    edit(
+        "spec.classes",
+        "classes must not change while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"classes":null}}"#,
+    ),
+    edit(
+        "spec.roles",
+        "roles must not come, go or change their names while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"roles":[{"name":"other","units":{"min":1,"max":2},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
+    ),
+    edit(
+        "spec.roles",
+        "the template of a role must not change while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"roles":[{"name":"worker","units":{"min":1,"max":2},"template":{"spec":{"containers":[{"name":"main","image":"example/other"}]}}}]}}"#,
+    ),
+    edit(
+        "spec.roles",
+        "the container of a role must not change while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"roles":[{"name":"worker","container":"main","units":{"min":1,"max":2},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
+    ),
+    edit(
+        "spec.within",
+        "within must not change while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"within":{"level":"Rack","mode":"Required"}}}"#,
+    ),
+    edit(
+        "spec.rules",
+        "rules must not change while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"rules":{"spread":[{"role":"worker","level":"Rack","mode":"Required"}]}}}"#,
+    ),
+    edit(
+        "spec.launch",
+        "launch.framework and launch.port must not change while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"launch":{"framework":"Torchrun"}}}"#,
+    ),
+    edit(
+        "spec.outcome",
+        "outcome must not change while the gang holds a plan: set spec.suspend: true first",
+        r#"{"spec":{"outcome":{"policy":"All"}}}"#,
+    ),
+];
+
+/// Changes that a gang with a plan takes: sizes, rank, recovery.
+pub const GANG_ALLOWED: &[&str] = &[
+    r#"{"spec":{"roles":[{"name":"worker","devices":4,"podsPerUnit":2,"units":{"min":1,"max":4},"spares":1,"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
+    r#"{"spec":{"roles":[{"name":"worker","terminationGracePeriodSeconds":90,"units":{"min":1,"max":2},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
+    r#"{"spec":{"priorityClassName":"high","recovery":{"maxRestarts":1}}}"#,
+    r#"{"spec":{"launch":{"replicasPerUnit":2,"parallelism":{"data":4}}}}"#,
+    r#"{"spec":{"suspend":true}}"#,
+];
+
+/// Words of the refusal of a change of a GangPlan.
+pub const PLAN_CHANGED: &str = "a part of a plan never changes: another plan has other parts";
 
 /// Changes that a live job takes.
 pub fn allowed_edits() -> [&'static str; 8] {

@@ -1,6 +1,8 @@
 //! The smallest valid manifest of each kind, and changes to it.
 
-use muster_api::{AcceleratorClass, Gang, InferenceService, NodePartition, Queue, Topology, TrainingJob};
+use muster_api::{
+    AcceleratorClass, Gang, GangPlan, InferenceService, NodePartition, Queue, Topology, TrainingJob,
+};
 use serde_json::{Value, json};
 
 /// Kind, plural, whether it is namespaced.
@@ -11,6 +13,7 @@ pub const KINDS: &[(&str, &str, bool)] = &[
     ("Topology", "topologies", false),
     ("AcceleratorClass", "acceleratorclasses", false),
     ("Gang", "gangs", true),
+    ("GangPlan", "gangplans", true),
     ("NodePartition", "nodepartitions", false),
 ];
 
@@ -31,6 +34,7 @@ pub fn base(kind: &str) -> Value {
             json!({ "roles": [{ "name": "worker", "units": { "min": 1, "max": 1 }, "template": pods }] })
         }
         "Topology" => json!({ "levels": [{ "name": "Rack", "keys": ["example.com/rack"] }] }),
+        "GangPlan" => json!({ "text": "{}" }),
         "NodePartition" => json!({ "gpus": [{ "index": 0 }] }),
         _ => json!({}),
     };
@@ -81,6 +85,7 @@ pub fn through_types(kind: &str, object: &Value) -> Value {
         "Topology" => round::<Topology>(object),
         "AcceleratorClass" => round::<AcceleratorClass>(object),
         "Gang" => round::<Gang>(object),
+        "GangPlan" => round::<GangPlan>(object),
         "NodePartition" => round::<NodePartition>(object),
         other => panic!("{other} is no kind of ours"),
     }

@@ -287,11 +287,11 @@ pub const CASES: &[Case] = &[
         r#"{"spec":{"template":{"spec":{"hostNetwork":true}}}}"#,
     ),
     case(
-        GANG,
-        "spec.roles[0].template.spec.subdomain",
+        SERVICE,
+        "spec.template.spec.subdomain",
         "subdomain must not be set: Muster names the pods' hosts",
-        r#"{"spec":{"roles":[{"name":"worker","units":{"min":1,"max":1},"template":{"spec":{"subdomain":"h","containers":[{"name":"main"}]}}}]}}"#,
-        r#"{"spec":{"roles":[{"name":"worker","units":{"min":1,"max":1},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
+        r#"{"spec":{"template":{"spec":{"subdomain":"h"}}}}"#,
+        r#"{"spec":{"template":{"spec":{"hostNetwork":true}}}}"#,
     ),
     case(
         JOB,
@@ -327,6 +327,35 @@ pub const CASES: &[Case] = &[
         "restartPolicy must be Never: Muster restarts the whole unit, see spec.recovery",
         r#"{"spec":{"template":{"spec":{"restartPolicy":"OnFailure"}}}}"#,
         r#"{"spec":{"template":{"spec":{"restartPolicy":"Never"}}}}"#,
+    ),
+    // What the types could not read, or the API server would refuse only in each pod.
+    case(
+        JOB,
+        "spec.template.spec.containers[0].livenessProbe.tcpSocket.port",
+        "should be less than or equal to 65535",
+        r#"{"spec":{"template":{"spec":{"containers":[{"name":"main","livenessProbe":{"tcpSocket":{"port":3000000000}}}]}}}}"#,
+        r#"{"spec":{"template":{"spec":{"containers":[{"name":"main","livenessProbe":{"tcpSocket":{"port":"http"}}}]}}}}"#,
+    ),
+    case(
+        JOB,
+        "spec.template.spec.containers[0].resources.limits.nvidia.com/gpu",
+        "should be greater than or equal to 0",
+        r#"{"spec":{"template":{"spec":{"containers":[{"name":"main","resources":{"limits":{"nvidia.com/gpu":-1}}}]}}}}"#,
+        r#"{"spec":{"template":{"spec":{"containers":[{"name":"main","resources":{"limits":{"nvidia.com/gpu":8}}}]}}}}"#,
+    ),
+    case(
+        JOB,
+        "spec.template.metadata.labels.a",
+        "should match",
+        r#"{"spec":{"template":{"metadata":{"labels":{"a":"muster-fence!"}}}}}"#,
+        r#"{"spec":{"template":{"metadata":{"labels":{"a":"muster-fence"}}}}}"#,
+    ),
+    case(
+        JOB,
+        "spec.recovery.maxRestarts",
+        "should be less than or equal to 1000",
+        r#"{"spec":{"recovery":{"maxRestarts":10000}}}"#,
+        r#"{"spec":{"recovery":{"maxRestarts":1000}}}"#,
     ),
     // InferenceService.
     case(
@@ -483,13 +512,6 @@ pub const CASES: &[Case] = &[
         "units.max * podsPerUnit must not exceed 262144 pods",
         r#"{"spec":{"roles":[{"name":"worker","podsPerUnit":8,"units":{"min":1,"max":32769},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
         r#"{"spec":{"roles":[{"name":"worker","podsPerUnit":8,"units":{"min":1,"max":32768},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
-    ),
-    case(
-        GANG,
-        "spec.roles[0].container",
-        "container must be the name of a container of the template",
-        r#"{"spec":{"roles":[{"name":"worker","container":"gpu","units":{"min":1,"max":1},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
-        r#"{"spec":{"roles":[{"name":"worker","container":"main","units":{"min":1,"max":1},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
     ),
     case(
         GANG,

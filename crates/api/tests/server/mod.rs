@@ -4,7 +4,7 @@ use http::{Request, header::CONTENT_TYPE};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, Config, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
     runtime::wait::{await_condition, conditions::is_crd_established},
 };
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// Longest wait for the server to serve the kinds.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Group of a copy of the kind Gang; also what it is called here.
+pub const COPY: &str = "copy.muster.dev";
 
 /// The kinds are installed once, whichever test comes first.
 static INSTALLED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
@@ -38,24 +41,49 @@ impl Server {
     }
 
     async fn install(&self) {
-        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         for crd in muster_api::all_crds() {
-            let name = crd.name_any();
-            let manager = PatchParams::apply("muster-api-tests").force();
-            api.patch(&name, &manager, &Patch::Apply(&crd)).await.unwrap();
-            let established = await_condition(api.clone(), &name, is_crd_established());
-            tokio::time::timeout(PATIENCE, established).await.expect("established in time").unwrap();
+            self.establish(&crd).await;
         }
-        // Established comes a moment before the paths are served.
-        tokio::time::timeout(PATIENCE, async {
-            for kind in super::cases::manifests::KINDS {
-                while self.send("GET", &path(kind.0, ""), "", None).await.is_err() {
-                    tokio::task::yield_now().await;
-                }
+        for kind in super::cases::manifests::KINDS {
+            self.served(kind.0).await;
+        }
+    }
+
+    async fn establish(&self, crd: &CustomResourceDefinition) {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let name = crd.name_any();
+        let manager = PatchParams::apply("muster-api-tests").force();
+        api.patch(&name, &manager, &Patch::Apply(crd)).await.unwrap();
+        let established = await_condition(api.clone(), &name, is_crd_established());
+        tokio::time::timeout(PATIENCE, established).await.expect("established in time").unwrap();
+    }
+
+    /// Established comes a moment before the path is served.
+    async fn served(&self, kind: &str) {
+        let served = async {
+            while self.send("GET", &path(kind, ""), "", None).await.is_err() {
+                tokio::task::yield_now().await;
             }
-        })
-        .await
-        .expect("all kinds are served in time");
+        };
+        tokio::time::timeout(PATIENCE, served).await.expect("the kind is served in time");
+    }
+
+    /// Installs Gangs once more under [`COPY`], where no admission policy keeps their status from us.
+    pub async fn install_copy(&self) {
+        let gangs = muster_api::all_crds().into_iter().find(|crd| crd.spec.names.kind == "Gang");
+        let mut crd = gangs.expect("the kind");
+        COPY.clone_into(&mut crd.spec.group);
+        crd.metadata.name = Some(format!("gangs.{COPY}"));
+        crd.spec.names.categories = None;
+        crd.spec.names.short_names = None;
+        self.establish(&crd).await;
+        self.served(COPY).await;
+    }
+
+    /// Takes it away again, with its objects.
+    pub async fn remove_copy(&self) {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        api.delete(&format!("gangs.{COPY}"), &DeleteParams::default()).await.unwrap();
     }
 
     async fn send(
@@ -106,6 +134,9 @@ fn query(dry_run: bool) -> String {
 }
 
 fn path(kind: &str, name: &str) -> String {
+    if kind == COPY {
+        return path("Gang", name).replace("muster.dev", COPY);
+    }
     let (_, plural, namespaced) =
         super::cases::manifests::KINDS.iter().find(|row| row.0 == kind).copied().expect("a kind of ours");
     let scope = if namespaced { "namespaces/default/" } else { "" };

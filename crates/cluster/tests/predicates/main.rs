@@ -10,9 +10,12 @@
 
 mod rows;
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodTemplateSpec};
-use muster_api::{RoleSpec, UnitBounds};
-use muster_cluster::{Cluster, PodFacts, convert, template, template::Learned};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use muster_api::{PodTemplate, RoleSpec, UnitBounds};
+use muster_cluster::{
+    Cluster, PodFacts, convert, template,
+    template::{Around, Learned},
+};
 use muster_engine::Decision;
 use muster_model::{AcceleratorClass, Gang, GangState, NodeRefusal, ObjectKey, Reason, Uid};
 use rows::{keeps_away, port, table};
@@ -95,7 +98,7 @@ fn role(spec: &Value) -> RoleSpec {
         "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] },
     });
     merge(&mut template["spec"], spec);
-    let template: PodTemplateSpec = serde_json::from_value(template).expect("a template");
+    let template: PodTemplate = serde_json::from_value(template).expect("a template");
     RoleSpec {
         name: "w".into(),
         template,
@@ -132,7 +135,7 @@ fn judge(row: &Row) -> Result<Vec<String>, Reason> {
     }
     let mut wanted = role(&row.template);
     // A template that asks for a GPU stands for a job with one accelerator.
-    let spec = wanted.template.spec.clone().expect("a specification");
+    let spec = wanted.template.pod_spec().expect("a specification");
     wanted.devices = u32::from(row.template.to_string().contains("nvidia.com/gpu"));
     let class =
         AcceleratorClass { name: "any".into(), resource: "nvidia.com/gpu".into(), requirements: Vec::new() };
@@ -141,7 +144,8 @@ fn judge(row: &Row) -> Result<Vec<String>, Reason> {
         merge(&mut admitted, &row.admission);
         Learned::of(&serde_json::from_value(admitted).expect("a specification")).expect("facts")
     });
-    let role = template::role("spec.roles[0]", &wanted, learned, std::slice::from_ref(&class))?;
+    let around = Around { classes: std::slice::from_ref(&class), ..Around::default() };
+    let role = template::role("spec.roles[0]", &wanted, learned, &around)?;
     cluster.set_gang(gang(role, vec![class]));
     match cluster.decide(0, 1).remove(0) {
         Decision::Place { .. } => {
@@ -225,8 +229,8 @@ fn ports_and_anti_affinity_of_pods_that_go_keep_nobody_away() {
         let mut cluster = Cluster::new();
         cluster.set_node(convert::node(&node(&json!({}))).0);
         let there = PodFacts::of(&pod(&there)).0;
-        let role =
-            template::role("r", &role(&port(&json!({ "hostPort": 9000 }))), None, &[]).expect("a role");
+        let role = template::role("r", &role(&port(&json!({ "hostPort": 9000 }))), None, &Around::default())
+            .expect("a role");
         cluster.set_pod(there.clone());
         cluster.set_gang(gang(role.clone(), Vec::new()));
         assert!(matches!(&cluster.decide(0, 1)[..], [Decision::Refuse { .. }]));
@@ -251,7 +255,7 @@ fn a_port_is_taken_once_a_node_by_the_pods_of_a_gang_too() {
         units: UnitBounds { min: units, max: units, valid: Vec::new() },
         ..role(&port(&json!({ "hostPort": 9000 })))
     };
-    let wanted = |units| template::role("r", &role(units), None, &[]).expect("a role");
+    let wanted = |units| template::role("r", &role(units), None, &Around::default()).expect("a role");
     cluster.set_gang(gang(wanted(3), Vec::new()));
     let decisions = cluster.decide(0, 1);
     let [Decision::Refuse { reason, .. }] = &decisions[..] else { panic!("{decisions:?}") };

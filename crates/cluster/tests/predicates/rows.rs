@@ -374,7 +374,7 @@ fn features() -> Vec<Row> {
         of(&name[1..], &restarts, refused()),
         of(&name[..1], &restarts, Placed),
         of(&[], &users, refused()),
-        of(&name[1..2], &users, Placed),
+        of(&name[1..2], &users, Noted("hostNetwork")),
         of(&[], &json!({ "hostUsers": false }), Placed),
         of(&[], &mounts, refused()),
         of(&name[2..], &mounts, Placed),

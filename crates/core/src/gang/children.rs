@@ -12,6 +12,7 @@ use muster_api::{labels, names};
 use muster_lifecycle::gang::Stage;
 use muster_model::{ObjectKey, Uid, UnitId};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 use super::GangRt;
 use crate::launch::Launcher;
@@ -170,24 +171,27 @@ fn wanted(rt: &GangRt) -> Vec<Wanted> {
     all
 }
 
-/// Services that were changed or deleted by others are made right while the gang runs; hostfiles of plans that are over
-/// are deleted.
+/// Services that were changed or deleted by others are made right while the gang runs; what belongs to plans that are over
+/// is deleted.
 pub fn keep(shared: &mut Shared, rt: &GangRt) {
-    if rt.life.holding().is_none_or(|holding| holding.slots.tally().missing > 0) {
-        return;
-    }
     met(shared, rt);
     clear(shared, rt);
 }
 
-/// Deletes hostfiles that no pod of the plan in force mounts.
+/// Deletes hostfiles that no pod of the plan in force mounts, and parts of plans that the status does not name.
 pub fn clear(shared: &mut Shared, rt: &GangRt) {
-    let needed: Vec<String> = match rt.life.stage() {
-        Stage::Waiting(_) => Vec::new(),
+    if rt.children.is_empty() || rt.writing.is_some() {
+        return;
+    }
+    let mut needed: BTreeSet<String> = match rt.life.stage() {
+        Stage::Waiting(_) => BTreeSet::new(),
         _ => wanted(rt).into_iter().map(|wanted| wanted.name).collect(),
     };
+    let parts = rt.status.plan.iter().flat_map(|plan| &plan.chunks);
+    needed.extend(parts.map(|part| part.name.clone()));
     let over = rt.children.iter().filter(|((kind, name), seen)| {
-        *kind == Kind::ConfigMap && seen.owned && seen.mark.is_some() && !needed.contains(name)
+        let ours = *kind == Kind::Part || (*kind == Kind::ConfigMap && seen.mark.is_some());
+        ours && seen.owned && !needed.contains(name)
     });
     for ((kind, name), seen) in over {
         let key = ObjectKey::new(rt.key.namespace.clone(), name.clone());

@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{GangPhase, GangSpec, GangStatus, OutcomePolicy, RecoveryStep, plan_codec};
-use muster_cluster::{PodFacts, PodPhase};
+use muster_cluster::{PodFacts, PodOutcome, PodPhase};
 use muster_lifecycle::gang::{Committed, Outcome, PodState, RoleTerms, Sight, Standing, Terms};
 use muster_lifecycle::launch;
 use muster_lifecycle::recovery::{PodEnd, Policy, Step};
@@ -24,14 +24,15 @@ pub fn terms(spec: &GangSpec) -> Terms {
         outcome: match outcome.policy {
             OutcomePolicy::Never => Outcome::Never,
             OutcomePolicy::All => Outcome::All,
-            OutcomePolicy::Pod => {
+            // A word of a newer version: no new plan is made for it, and one in force ends as most do.
+            OutcomePolicy::Pod | OutcomePolicy::Unknown(_) => {
                 let first = spec.roles.first().map(|role| role.name.clone()).unwrap_or_default();
                 let role = outcome.role.clone().unwrap_or(first);
                 Outcome::Pod { role, unit: outcome.unit, index: outcome.index }
             }
         },
         policy: Policy {
-            ladder: spec.recovery.ladder.iter().map(|step| self::step(*step)).collect(),
+            ladder: spec.recovery.ladder.iter().filter_map(|step| self::step(*step)).collect(),
             max_restarts: spec.recovery.max_restarts,
             window: spec.recovery.window.millis().unwrap_or(Millis::MAX),
         },
@@ -50,12 +51,14 @@ pub fn terms(spec: &GangSpec) -> Terms {
     }
 }
 
-fn step(step: RecoveryStep) -> Step {
+/// A step that only a newer version knows is passed over.
+fn step(step: RecoveryStep) -> Option<Step> {
     match step {
-        RecoveryStep::RestartInPlace => Step::RestartInPlace,
-        RecoveryStep::ReplaceNode => Step::ReplaceNode,
-        RecoveryStep::Shrink => Step::Shrink,
-        RecoveryStep::Requeue => Step::Requeue,
+        RecoveryStep::RestartInPlace => Some(Step::RestartInPlace),
+        RecoveryStep::ReplaceNode => Some(Step::ReplaceNode),
+        RecoveryStep::Shrink => Some(Step::Shrink),
+        RecoveryStep::Requeue => Some(Step::Requeue),
+        RecoveryStep::Unknown(_) => None,
     }
 }
 
@@ -115,15 +118,20 @@ fn positions(text: &str) -> BTreeSet<usize> {
 /// What is seen of a pod.
 pub fn sight(pod: &PodFacts) -> Sight<'_> {
     let end = pod.end.as_ref();
+    let waits = pod.waiting.as_ref().map(|waiting| {
+        let by = waiting.container.as_ref().map(|name| format!(" (container {name})")).unwrap_or_default();
+        let words = if waiting.message.is_empty() { String::new() } else { format!(": {}", waiting.message) };
+        format!("{}{by}{words}", waiting.reason)
+    });
     Sight {
         uid: &pod.uid,
         name: &pod.key.name,
         node: pod.node.as_ref(),
-        state: match pod.phase {
-            PodPhase::Pending => PodState::Pending,
-            PodPhase::Running => PodState::Running,
-            PodPhase::Succeeded => PodState::Succeeded,
-            PodPhase::Failed => PodState::Failed,
+        state: match (pod.outcome(), pod.phase) {
+            (Some(PodOutcome::Succeeded), _) => PodState::Succeeded,
+            (Some(PodOutcome::Failed), _) => PodState::Failed,
+            (None, PodPhase::Running) => PodState::Running,
+            (None, _) => PodState::Pending,
         },
         leaving: pod.leaving,
         admitted: pod.admitted,
@@ -134,8 +142,10 @@ pub fn sight(pod: &PodFacts) -> Sight<'_> {
             reason: end.map(|end| end.reason.clone()).unwrap_or_default(),
             disruption: pod.disruption.clone(),
         },
+        init: end.is_some_and(|end| end.init),
+        container: end.and_then(|end| end.container.as_deref()),
         words: end.map_or("", |end| end.message.as_str()),
-        waits: "",
+        waits: waits.unwrap_or_default(),
     }
 }
 

@@ -270,8 +270,8 @@ impl GangRt {
     pub fn see_pod(&mut self, pod: &PodFacts, now: Millis) -> bool {
         let tally = |life: &Life| life.slots().map(muster_lifecycle::gang::Slots::tally).unwrap_or_default();
         let before = tally(&self.life);
-        let planned = match pod.slot.as_ref().filter(|_| self.owns(pod)) {
-            Some(slot) => self.life.observe(slot, &sight(pod), now),
+        let planned = match self.slot_of(pod) {
+            Some(slot) => self.life.observe(&slot, &sight(pod), now),
             None => false,
         };
         let step = if planned { self.checkpoint_step.max(pod.checkpoint_step) } else { self.checkpoint_step };
@@ -287,11 +287,15 @@ impl GangRt {
         unwanted || progressed || (before != after && !begins)
     }
 
-    /// Whether a pod is one that this gang made: by its controller, namespace and name, never by labels alone.
+    /// The place of a pod that this gang made: by its controller, namespace and name, never by labels.
+    pub fn slot_of(&self, pod: &PodFacts) -> Option<Slot> {
+        let roles = self.object.spec.roles.iter().map(|role| role.name.as_str());
+        pod.planned_slot(&self.key, &self.uid, roles)
+    }
+
+    /// Whether a pod is one that this gang made.
     pub fn owns(&self, pod: &PodFacts) -> bool {
-        pod.gang.as_ref() == Some(&self.uid)
-            && pod.key.namespace == self.key.namespace
-            && pod.slot.as_ref().is_some_and(|slot| self.pod_name(slot) == pod.key.name)
+        self.slot_of(pod).is_some()
     }
 
     /// Takes in a Service or ConfigMap of its.
@@ -305,7 +309,7 @@ impl GangRt {
 
     /// What the plan in force takes for a pod.
     pub fn planned_requests(&self, pod: &PodFacts) -> Option<Resources> {
-        let slot = pod.slot.as_ref()?;
+        let slot = self.slot_of(pod)?;
         let class = self.life.plan()?.unit(&slot.unit)?.placed.class.as_ref();
         let basis = self.in_force().ok()?;
         let role = basis.roles().iter().find(|role| role.name == slot.unit.role)?;
@@ -334,7 +338,8 @@ impl GangRt {
 
     /// Whether a pod belongs to no slot of the plan in force (or to a gang that has none).
     pub fn stray(&self, pod: &PodFacts) -> bool {
-        let planned = pod.slot.as_ref().and_then(|slot| self.life.slots()?.get(slot));
+        let slot = self.slot_of(pod);
+        let planned = slot.as_ref().and_then(|slot| self.life.slots()?.get(slot));
         planned.is_none_or(|planned| planned.uid.as_ref() != Some(&pod.uid))
     }
 

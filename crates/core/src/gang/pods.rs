@@ -12,7 +12,7 @@ use crate::launch::Launcher;
 use crate::manifest::{Blueprint, Stamp};
 use crate::shared::Shared;
 use crate::want::{Base, Want};
-use muster_api::{labels, names};
+use muster_api::{Framework, labels, names};
 use serde_json::json;
 
 /// How long a pod may wait for room on its node before another node is looked for.
@@ -32,7 +32,9 @@ pub fn act(shared: &mut Shared, rt: &mut GangRt) {
         Stage::Holding(_) => {
             sweep(shared, rt, GangRt::stray);
             begin_to_create(shared, rt);
-            if std::mem::take(&mut rt.look_at_children) {
+            let whole = rt.life.slots().is_some_and(|slots| slots.tally().missing == 0);
+            if whole && rt.look_at_children {
+                rt.look_at_children = false;
                 children::keep(shared, rt);
             }
         }
@@ -245,6 +247,9 @@ fn create(shared: &mut Shared, rt: &mut GangRt, slot: &Slot) -> bool {
 fn role_plan(rt: &mut GangRt, slot: &Slot) -> Result<Arc<RolePlan>, String> {
     if let Some(role) = rt.work.roles.get(&slot.unit.role) {
         return Ok(role.clone());
+    }
+    if let Framework::Unknown(word) = rt.object.spec.launch.framework {
+        return Err(format!("spec.launch.framework: {word:?} is not known to this version of Muster"));
     }
     let spec = rt.role(&slot.unit.role).ok_or("the specification has no such role")?;
     let basis = rt.in_force().map_err(|reason| reason.to_string())?;

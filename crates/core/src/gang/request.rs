@@ -20,6 +20,8 @@ const LARGEST_BASIS: usize = 256 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Basis {
+    #[serde(default)]
+    priority: i32,
     classes: Vec<AcceleratorClass>,
     roles: Vec<Role>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,6 +34,7 @@ impl Basis {
     /// Of a request.
     pub fn of(request: &Gang) -> Self {
         Self {
+            priority: request.priority,
             classes: request.classes.clone(),
             roles: request.roles.clone(),
             within: request.within.clone(),
@@ -68,7 +71,7 @@ impl GangRt {
             key: self.key.clone(),
             uid: self.uid.clone(),
             queue: self.object.spec.queue.clone(),
-            priority: self.request.as_ref().map_or(self.object.spec.priority, |request| request.priority),
+            priority: self.request.as_ref().map_or(basis.priority, |request| request.priority),
             since: self.since(),
             classes: basis.classes.clone(),
             roles: basis.roles.clone(),

@@ -2,7 +2,7 @@
 
 use muster_api::labels;
 use muster_lifecycle::gang::{Facts, Next, Stage};
-use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Slot};
+use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Role, Slot, resources};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -127,15 +127,17 @@ fn change(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
         let basis = basis.as_ref()?;
         let role = basis.roles().iter().find(|role| role.name == slot.unit.role)?;
         let class = basis.classes().iter().find(|class| node.allocatable.get(&class.resource) > 0);
-        let requests = role.pod_requests(class);
-        let short = requests.0.iter().find(|(name, amount)| node.allocatable.get(name) < **amount)?;
-        let there = node.allocatable.get(short.0);
-        Some(format!(
-            "node {} has {} of {} left to give, and a pod needs {}",
-            node.name, there, short.0, short.1
-        ))
+        let class = class.or(basis.classes().first());
+        let (resource, there, needed) = node.allocatable.shortage(&role.pod_requests(class))?;
+        let (there, needed) = (resources::words(&resource, there), resources::words(&resource, needed));
+        Some(format!("node {} has {there} left to give, and a pod needs {needed}", node.name))
     };
-    let facts = Facts { unsound: unsound.as_ref(), cannot: &cannot };
+    let spec = &rt.object.spec.roles;
+    let reshaped = basis.as_ref().is_some_and(|basis| {
+        let same = |role: &Role| spec.iter().any(|now| now.name == role.name && now.devices == role.devices);
+        !basis.roles().iter().all(same)
+    });
+    let facts = Facts { unsound: unsound.as_ref(), cannot: &cannot, reshaped };
     match rt.life.next(&rt.terms, &facts, &shared.config.patience, now) {
         Next::Commit(what) => rt.commits(what, now),
         Next::Refused(reason) => match rt.refused(&reason, now) {

@@ -3,17 +3,15 @@
 
 use muster_api::condition::{self, Now as Condition};
 use muster_api::gang::{GangResult, Restart};
-use muster_api::{GangPhase, GangStatus, UnitCounts, labels, plan_codec};
+use muster_api::{GangPhase, GangStatus, UnitCounts, gang_plan, plan_codec};
 use muster_cluster::template;
 use muster_lifecycle::Now;
 use muster_lifecycle::gang::{Cause, Decided, Freed, How, Move, Standing, Trouble};
 use muster_model::{Millis, Plan, Reason};
-use serde_json::json;
 
 use super::facts::{ranges, time};
 use super::settle::class_of;
 use super::{Basis, Chunk, GangRt};
-use crate::manifest;
 use crate::want::{Class, Want};
 use crate::{plan_devices, plan_words};
 
@@ -373,28 +371,11 @@ impl GangRt {
             change.status.plan = Some(plan);
             parts = split;
         }
-        let object = |part: &Chunk| {
-            json!({
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {
-                    "name": part.name,
-                    "namespace": self.key.namespace,
-                    "labels": {
-                        labels::PLAN_CHUNK: self.uid,
-                        labels::MANAGED_BY: labels::MANAGED_BY_VALUE,
-                    },
-                    "ownerReferences": [manifest::owner(&self.object)],
-                },
-                "immutable": true,
-                "data": { plan_codec::CHUNK_KEY: part.text },
-            })
-        };
         let want = Want::WriteGang {
             gang: self.key.clone(),
             version: self.version.clone(),
             status: Box::new(change.status.clone()),
-            parts: parts.iter().map(object).collect(),
+            parts: parts.iter().map(|part| gang_plan::object(&self.object, part)).collect(),
             class: change.class,
         };
         (want, parts)

@@ -61,9 +61,9 @@ fn a_gang_that_is_deleted_or_edited_by_hand_comes_back() {
     table.settle(10_000);
     assert_ne!(table.gangs["job"]["metadata"]["uid"], first, "it was made again");
     assert_eq!(table.jobs["job"]["status"]["phase"], "Running");
-    table.edit_gang("job", |gang| gang["spec"]["priority"] = json!(1_000));
+    table.edit_gang("job", |gang| gang["spec"]["recovery"]["maxRestarts"] = json!(999));
     table.settle(5_000);
-    assert_eq!(table.gangs["job"]["spec"]["priority"], 0, "a rank that nobody gave it");
+    assert_eq!(table.gangs["job"]["spec"]["recovery"]["maxRestarts"], 20, "a budget that nobody gave it");
 }
 
 /// What is taken out of a job is taken out of its gang.

@@ -10,9 +10,9 @@
 mod training;
 
 use muster_api::labels;
-use muster_api::{Gang, GangSpec};
+use muster_api::{Gang, GangSpec, RoleSpec};
 use muster_model::{Millis, ObjectKey, Uid};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
@@ -221,7 +221,13 @@ fn child(workload: &dyn Workload, key: ObjectKey, own: Option<&GangRt>, want: &G
     } else {
         json!({ "op": "add", "path": "/metadata/annotations", "value": { labels::DERIVED: want.derived } })
     };
-    let patch = Value::Array(vec![note, json!({ "op": "replace", "path": "/spec", "value": want.spec })]);
+    let patch = match own {
+        // What a plan in force stands on does not change under it: first the gang gives it back.
+        Some(gang) if gang.status.plan.is_some() && !gang.object.spec.suspend && !alive(gang, &want.spec) => {
+            json!([{ "op": "add", "path": "/spec/suspend", "value": true }])
+        }
+        _ => json!([note, { "op": "replace", "path": "/spec", "value": want.spec }]),
+    };
     Child {
         kind: Kind::Gang,
         key,
@@ -230,6 +236,17 @@ fn child(workload: &dyn Workload, key: ObjectKey, own: Option<&GangRt>, want: &G
         body,
         patch,
     }
+}
+
+/// Whether a specification differs only in what may change while a plan is in force.
+fn alive(gang: &GangRt, spec: &GangSpec) -> bool {
+    let old = &gang.object.spec;
+    let role = |role: &RoleSpec| (role.name.clone(), role.template.clone(), role.container.clone());
+    let roles = |spec: &GangSpec| spec.roles.iter().map(role).collect::<Vec<_>>();
+    (&old.queue, &old.classes, &old.within, &old.rules, &old.outcome)
+        == (&spec.queue, &spec.classes, &spec.within, &spec.rules, &spec.outcome)
+        && (old.launch.framework, old.launch.port) == (spec.launch.framework, spec.launch.port)
+        && roles(old) == roles(spec)
 }
 
 impl Core {

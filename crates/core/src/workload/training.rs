@@ -94,7 +94,7 @@ impl Training {
                 "create it, or leave spec.queue out for the default queue",
             ));
         }
-        let priority = world.priority(spec.priority_class_name.as_deref()).unwrap_or_else(|| {
+        if world.priority(spec.priority_class_name.as_deref()).is_none() {
             problems.push(Problem::new(
                 "spec.priorityClassName",
                 format!(
@@ -103,8 +103,7 @@ impl Training {
                 ),
                 "create it, or leave the field out",
             ));
-            0
-        });
+        }
         let frozen = self.frozen(own).map(|from| from.per_pod);
         let derived = derive::derive(spec, world, frozen, &mut problems);
         let (Some(derived), true) = (derived, problems.is_empty()) else { return Err(problems) };
@@ -112,7 +111,7 @@ impl Training {
         let from = DerivedFrom { generation, per_pod: derived.node_devices };
         Ok(GangWant {
             name: self.key.name.clone(),
-            spec: derive::gang_spec(spec, priority, derived),
+            spec: derive::gang_spec(spec, derived),
             derived: serde_json::to_string(&from).unwrap_or_default(),
         })
     }
@@ -395,7 +394,7 @@ fn reflect(
     };
     status.phase = Some(phase);
     status.reason.clone_from(&from.reason);
-    status.message.clone_from(&from.message);
+    status.message = from.message.as_deref().map(|message| of_job(from.reason.as_deref(), message));
     status.units = from.units.clone();
     status.gpus = from.gpus;
     status.data = from.units.planned.saturating_mul(gang.object.spec.launch.replicas_per_unit);
@@ -419,7 +418,7 @@ fn reflect(
             type_: found.type_.clone(),
             status,
             reason: found.reason.clone(),
-            message: found.message.clone(),
+            message: of_job(Some(&found.reason), &found.message),
         });
     }
     let valid = condition::find(&from.conditions, condition::VALID);
@@ -428,5 +427,13 @@ fn reflect(
         let notes = derive::review(&job.spec).notes;
         let said = template::sound("the specification makes sense", notes);
         changes.push(Condition::yes(condition::VALID, "Valid", said));
+    }
+}
+
+/// A sentence about the gang in the words of the job: what is invalid is named by the field that the user has.
+fn of_job(reason: Option<&str>, message: &str) -> String {
+    match message.split_once(':') {
+        Some((field, rest)) if reason == Some("Invalid") => format!("{}:{rest}", derive::field_of_job(field)),
+        _ => message.to_owned(),
     }
 }

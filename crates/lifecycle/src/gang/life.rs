@@ -96,6 +96,8 @@ pub struct Facts<'a> {
     pub unsound: Option<&'a Reason>,
     /// Why a node could not take a pod again that ran there, however empty it is; `None` where it can.
     pub cannot: &'a dyn Fn(&Slot, &NodeName) -> Option<String>,
+    /// The specification asks for pods of another size than those of the plan in force.
+    pub reshaped: bool,
 }
 
 /// What the engine is asked for.
@@ -412,7 +414,7 @@ impl Life {
         match &self.stage {
             Stage::Ended(_) | Stage::Leaving(_) => Next::Rest,
             Stage::Waiting(waiting) => waits(waiting, terms, facts),
-            Stage::Holding(holding) => match holds(holding, self.plan(), terms) {
+            Stage::Holding(holding) => match holds(holding, self.plan(), terms, facts.reshaped) {
                 Some(next) => next,
                 None => self.judge(terms, facts, patience, now),
             },
@@ -533,7 +535,7 @@ fn waits(waiting: &Waiting, terms: &Terms, facts: &Facts<'_>) -> Next {
 }
 
 /// What follows for a gang with a plan, lost pods aside.
-fn holds(holding: &Holding, plan: Option<&Plan>, terms: &Terms) -> Option<Next> {
+fn holds(holding: &Holding, plan: Option<&Plan>, terms: &Terms, reshaped: bool) -> Option<Next> {
     if let Some(end) = outcome(&holding.slots, terms) {
         return Some(Next::Commit(end));
     }
@@ -543,7 +545,7 @@ fn holds(holding: &Holding, plan: Option<&Plan>, terms: &Terms) -> Option<Next> 
     if let Some(reason) = &holding.broken {
         return Some(Next::Commit(Move::Free(Freed::Failed(reason.clone()))));
     }
-    if plan.is_some_and(|plan| !terms.allow(plan)) {
+    if reshaped || plan.is_some_and(|plan| !terms.allow(plan)) {
         return Some(Next::Commit(Move::Free(Freed::Resized)));
     }
     match &holding.trouble {

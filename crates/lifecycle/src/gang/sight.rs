@@ -36,10 +36,14 @@ pub struct Sight<'a> {
     pub ready: bool,
     /// How it ended, where it has, and whether a container had started.
     pub end: PodEnd,
+    /// It was an init container that ended.
+    pub init: bool,
+    /// Name of the container that explains the end.
+    pub container: Option<&'a str>,
     /// What its container or the kubelet said when it ended; empty if nothing.
     pub words: &'a str,
     /// Why no container starts, as its kubelet or kube-scheduler says; empty if nobody does.
-    pub waits: &'a str,
+    pub waits: String,
 }
 
 /// Why a pod cannot go on.
@@ -108,7 +112,7 @@ impl Sight<'_> {
         if self.state == PodState::Running && self.end.started {
             Says::Running { ready: self.ready }
         } else {
-            Says::Starting { admitted: self.admitted, waits: self.waits.to_owned() }
+            Says::Starting { admitted: self.admitted, waits: self.waits.clone() }
         }
     }
 
@@ -120,8 +124,15 @@ impl Sight<'_> {
             (None, "") => "no reason given".into(),
             (None, reason) => reason.to_owned(),
         };
+        let by = match self.container {
+            Some(name) if self.init => format!("init container {name}: "),
+            Some(name) => format!("container {name}: "),
+            None => String::new(),
+        };
         let detail = if self.words.is_empty() { String::new() } else { format!(": {}", self.words) };
-        let message = format!("pod {} failed on node {node} ({words}){detail}", self.name);
+        let message = format!("pod {} failed on node {node} ({by}{words}){detail}", self.name);
+        // The program of a pod whose init container failed is at fault, although no other container started.
+        let end = &PodEnd { started: end.started || (self.init && end.exit_code.is_some()), ..end.clone() };
         Loss { exit_code: end.exit_code, ..Loss::reported(recovery::classify(end), message) }
     }
 }

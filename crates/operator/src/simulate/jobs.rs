@@ -11,7 +11,7 @@ use kube::{Client, Resource, ResourceExt, api::ObjectMeta};
 use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob, common::DEFAULT_QUEUE};
 use muster_cluster::template;
 use muster_core::{World, derive};
-use muster_model::{self as model, GangState, Millis, ObjectKey};
+use muster_model::{self as model, GangState, Millis, ObjectKey, Reason};
 use std::collections::BTreeSet;
 
 use super::{
@@ -130,11 +130,13 @@ impl Manifests {
     /// When the cluster does not answer.
     pub async fn look_up_volumes(&mut self, client: &Client, notes: &mut Vec<String>) -> anyhow::Result<()> {
         for (key, given) in &self.given {
-            let templates: Vec<_> = match given {
-                Given::Training(job) => vec![&job.spec.template],
-                Given::Gang(gang) => gang.spec.roles.iter().map(|role| &role.template).collect(),
+            let specs: Vec<_> = match given {
+                Given::Training(job) => job.spec.template.spec.iter().cloned().collect(),
+                Given::Gang(gang) => {
+                    gang.spec.roles.iter().filter_map(|role| role.template.pod_spec().ok()).collect()
+                }
             };
-            for spec in templates.into_iter().filter_map(|template| template.spec.as_ref()) {
+            for spec in &specs {
                 self.volumes.look_up(client, &key.namespace, spec, notes).await?;
             }
         }
@@ -180,7 +182,7 @@ impl Manifests {
         Job {
             key,
             kind: "TrainingJob",
-            gang: object.and_then(|object| self.request(&object, since)),
+            gang: object.and_then(|object| self.request(&object, since, derive::field_of_job)),
             notes: review.notes.iter().map(ToString::to_string).collect(),
             fields: Fields::of(&job.spec, replicas),
         }
@@ -190,7 +192,7 @@ impl Manifests {
         Job {
             key,
             kind: "Gang",
-            gang: self.request(object, since),
+            gang: self.request(object, since, str::to_owned),
             notes: template::notes_of(&object.spec.roles).map(|note| note.to_string()).collect(),
             fields: Fields::Gang,
         }
@@ -210,8 +212,11 @@ impl Manifests {
         }
         if !self.priorities_given {
             for (_, given) in &self.given {
-                let Given::Training(job) = given else { continue };
-                if let Some(name) = &job.spec.priority_class_name {
+                let class = match given {
+                    Given::Training(job) => &job.spec.priority_class_name,
+                    Given::Gang(gang) => &gang.spec.priority_class_name,
+                };
+                if let Some(name) = class {
                     self.world.set_priority(name, Some(&PriorityClass::default()));
                 }
             }
@@ -222,14 +227,14 @@ impl Manifests {
     fn derived(&self, job: &TrainingJob) -> Result<Object, Refusal> {
         let spec = &job.spec;
         let mut problems = Vec::new();
-        let priority = self.world.priority(spec.priority_class_name.as_deref()).ok_or_else(|| {
+        if self.world.priority(spec.priority_class_name.as_deref()).is_none() {
             let name = spec.priority_class_name.as_deref().unwrap_or_default();
-            Refusal::new(
+            return Err(Refusal::new(
                 "Invalid",
                 format!("spec.priorityClassName: PriorityClass {name:?} does not exist"),
                 "add its manifest to a job file, name another, or leave the field out",
-            )
-        })?;
+            ));
+        }
         let derived = derive::derive(spec, &self.world, None, &mut problems);
         if let Some(problem) = problems.first() {
             return Err(Refusal::new(
@@ -245,17 +250,27 @@ impl Manifests {
                 "see `kubectl explain trainingjob.spec`",
             )
         })?;
-        let gang = derive::gang_spec(spec, priority, derived);
+        let gang = derive::gang_spec(spec, derived);
         Ok(Object { metadata: job.metadata.clone(), spec: gang, status: None })
     }
 
-    /// What the gang asks of the engine.
-    fn request(&self, object: &Object, since: Millis) -> Result<model::Gang, Refusal> {
+    /// What the gang asks of the engine. `field` tells where its user has written what a field of the Gang says.
+    fn request(
+        &self,
+        object: &Object,
+        since: Millis,
+        field: impl Fn(&str) -> String,
+    ) -> Result<model::Gang, Refusal> {
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
         let learned = self.volumes.learned(namespace, &object.spec.roles);
         let gang =
             learned.and_then(|learned| self.world.request(object, &|role| learned.get(role).cloned(), since));
-        let mut gang = gang.map_err(|reason| Refusal::from(&reason))?;
+        let mut gang = gang.map_err(|reason| match reason {
+            Reason::Invalid { field: of_gang, message, remedy } => {
+                Refusal::from(&Reason::Invalid { field: field(&of_gang), message, remedy })
+            }
+            reason => Refusal::from(&reason),
+        })?;
         if object.spec.suspend {
             return Ok(gang);
         }

@@ -6,12 +6,9 @@
 //! ```
 
 use anyhow::bail;
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, ResourceQuota},
-    scheduling::v1::PriorityClass,
-};
+use k8s_openapi::api::{core::v1::ResourceQuota, scheduling::v1::PriorityClass};
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
-use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, labels, topology::TOPOLOGY_NAME};
+use muster_api::{AcceleratorClass, Gang as Object, GangPlan, Queue, Topology, topology::TOPOLOGY_NAME};
 use muster_cluster::{
     PodFacts, convert,
     seen::{SeenNode, SeenPod},
@@ -123,8 +120,9 @@ async fn gangs(client: &Client, ground: &mut Ground) -> anyhow::Result<()> {
         // Where volumes are decides where a gang goes, not where it is.
         let waits = object.status.as_ref().is_none_or(|status| status.plan.is_none());
         let roles = if waits { &object.spec.roles[..] } else { &[] };
-        for spec in roles.iter().filter_map(|role| role.template.spec.as_ref()) {
-            ground.volumes.look_up(client, &key.namespace, spec, &mut ground.notes).await?;
+        // What cannot be read is said with its field by whoever reads the template.
+        for spec in roles.iter().filter_map(|role| role.template.pod_spec().ok()) {
+            ground.volumes.look_up(client, &key.namespace, &spec, &mut ground.notes).await?;
         }
         let learned = ground.volumes.learned(&key.namespace, roles);
         let gang = learned.and_then(|learned| {
@@ -152,7 +150,7 @@ fn take_gang(ground: &mut Ground, gang: Gang) {
     }
 }
 
-/// Parts of large plans, by ConfigMap name, of the namespaces that have such.
+/// Parts of large plans, by name, of the namespaces that have such.
 async fn chunks(client: &Client, gangs: &[Object]) -> anyhow::Result<BTreeMap<String, String>> {
     let large = |gang: &&Object| {
         gang.status
@@ -164,10 +162,9 @@ async fn chunks(client: &Client, gangs: &[Object]) -> anyhow::Result<BTreeMap<St
         gangs.iter().filter(large).filter_map(ResourceExt::namespace).collect();
     let mut chunks = BTreeMap::new();
     for namespace in namespaces {
-        let api = Api::<ConfigMap>::namespaced(client.clone(), &namespace);
-        let params = ListParams::default().labels(labels::PLAN_CHUNK);
-        let maps = all(&api, params, plan_part).await;
-        chunks.extend(maps.map_err(refused::<ConfigMap>)?.into_iter().flatten());
+        let api = Api::<GangPlan>::namespaced(client.clone(), &namespace);
+        let parts = all(&api, ListParams::default(), plan_part).await;
+        chunks.extend(parts.map_err(refused::<GangPlan>)?.into_iter().flatten());
     }
     Ok(chunks)
 }

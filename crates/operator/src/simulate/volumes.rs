@@ -59,10 +59,10 @@ impl Volumes {
     pub fn learned(&self, namespace: &str, roles: &[RoleSpec]) -> Result<BTreeMap<String, Learned>, Reason> {
         let mut all = BTreeMap::new();
         for role in roles {
-            let Some(spec) = role.template.spec.as_ref() else { continue };
             // What cannot be read is said with its field by whoever reads the template.
-            let Ok(mut learned) = Learned::of(spec) else { continue };
-            for source in sources(spec) {
+            let Ok(spec) = role.template.pod_spec() else { continue };
+            let Ok(mut learned) = Learned::of(&spec) else { continue };
+            for source in sources(&spec) {
                 match self.known.get(&(namespace.to_owned(), source.clone())) {
                     Some(Ok(found)) => learned.add(&source, found.clone()),
                     Some(Err(reason)) => return Err(reason.clone()),
