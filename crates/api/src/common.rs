@@ -1,6 +1,7 @@
 //! Pieces that several kinds share.
 
 use muster_model::Mode;
+pub use muster_model::RecoveryStep;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -135,26 +136,13 @@ impl PlacementRule {
     }
 }
 
-/// A rung of the recovery ladder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum RecoveryStep {
-    /// The same nodes, new pods.
-    RestartInPlace,
-    /// Other nodes for the lost units: a spare, then free capacity of the same domain, then any.
-    ReplaceNode,
-    /// The next smaller valid size on what is left.
-    Shrink,
-    /// Give everything back and wait in the queue for a whole placement.
-    Requeue,
-}
-
 /// What is done after a loss, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::RECOVERY)))]
 pub struct Recovery {
     /// Rungs in the order in which they are tried. Empty: the first loss fails the job.
-    #[schemars(length(max = 4))]
+    #[schemars(schema_with = "crate::schema::ladder")]
     pub ladder: Vec<RecoveryStep>,
     /// Restarts within `window` after which the job fails. Restarts that are no fault of the job (preemption, a node
     /// that never started the pod) do not count.
@@ -166,16 +154,7 @@ pub struct Recovery {
 
 impl Default for Recovery {
     fn default() -> Self {
-        Self {
-            ladder: vec![
-                RecoveryStep::RestartInPlace,
-                RecoveryStep::ReplaceNode,
-                RecoveryStep::Shrink,
-                RecoveryStep::Requeue,
-            ],
-            max_restarts: 20,
-            window: "24h".into(),
-        }
+        Self { ladder: RecoveryStep::ALL.to_vec(), max_restarts: 20, window: "24h".into() }
     }
 }
 

@@ -5,6 +5,7 @@
 //! ```
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use muster_model::RecoveryStep;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
@@ -38,6 +39,19 @@ pub fn quantity(_: &mut SchemaGenerator) -> Schema {
 /// Whether a placement rule binds.
 pub fn mode(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": ["Required", "Preferred"] })
+}
+
+/// The rungs of a recovery ladder.
+pub fn ladder(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 4,
+        "items": {
+            "type": "string",
+            "enum": RecoveryStep::ALL.map(RecoveryStep::name),
+            "description": "A rung of the recovery ladder.",
+        },
+    })
 }
 
 /// A placement rule for blocks of a unit.

@@ -34,8 +34,13 @@ pub enum PodPhase {
 /// How a pod ended, in raw terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodEnd {
-    /// Exit code of the first container that failed, or of the last that ended.
+    /// Exit code of the first container that failed, or of the last that ended; of an init container where the others
+    /// never ran.
     pub exit_code: Option<i32>,
+    /// Name of that container; empty if none ended.
+    pub container: String,
+    /// Whether it is an init container.
+    pub init: bool,
     /// `status.reason`, or the container's (`OOMKilled`, `Evicted`, `OutOfcpu`, …).
     pub reason: String,
     /// `status.message`, or the container's termination message.
@@ -181,19 +186,24 @@ fn started(status: &core::PodStatus) -> bool {
 }
 
 fn end(status: &core::PodStatus) -> PodEnd {
-    let ended: Vec<_> = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .filter_map(|container| container.state.as_ref()?.terminated.as_ref())
-        .collect();
+    let ended = |list: &Option<Vec<core::ContainerStatus>>| {
+        let all = list.iter().flatten();
+        all.filter_map(|c| Some((c.name.clone(), c.state.as_ref()?.terminated.clone()?))).collect::<Vec<_>>()
+    };
+    let own = ended(&status.container_statuses);
+    // Init containers explain a pod whose own containers never ran. Sidecars among them are ended with the pod.
+    let init = own.is_empty();
+    let ended = if init { ended(&status.init_container_statuses) } else { own };
     // The first that failed explains the pod; without one, the last that ended.
-    let container = ended.iter().find(|t| t.exit_code != 0).or(ended.last());
+    let found = ended.iter().find(|(_, t)| t.exit_code != 0).or(ended.last().filter(|_| !init));
+    let container = found.map(|(_, terminated)| terminated);
     let text = |own: &Option<String>, inner: Option<&Option<String>>| {
         own.clone().filter(|t| !t.is_empty()).or_else(|| inner.cloned().flatten()).unwrap_or_default()
     };
     PodEnd {
         exit_code: container.map(|t| t.exit_code),
+        container: found.map(|(name, _)| name.clone()).unwrap_or_default(),
+        init: init && found.is_some(),
         reason: text(&status.reason, container.map(|t| &t.reason)),
         message: text(&status.message, container.map(|t| &t.message)),
     }

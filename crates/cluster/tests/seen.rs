@@ -72,6 +72,7 @@ fn the_facts_of_a_pod_are_those_of_the_whole_object() {
                 "name": "sidecar", "ready": false, "restartCount": 2, "image": "i", "imageID": "d",
             }],
         }),
+        init_failed(),
     ];
     for status in statuses {
         let text = pod(&status).to_string();
@@ -87,6 +88,45 @@ fn the_facts_of_a_pod_are_those_of_the_whole_object() {
                 && seen.0.spec.is_some_and(|spec| spec.volumes.is_none())
         );
     }
+}
+
+/// As a kubelet writes it: the program's own container waits.
+fn init_failed() -> serde_json::Value {
+    json!({
+        "phase": "Failed",
+        "containerStatuses": [{
+            "name": "trainer", "ready": false, "restartCount": 0, "image": "i", "imageID": "",
+            "state": { "waiting": { "reason": "PodInitializing" } },
+        }],
+        "initContainerStatuses": [
+            {
+                "name": "look", "ready": true, "restartCount": 0, "image": "i", "imageID": "d",
+                "state": { "terminated": { "exitCode": 0, "startedAt": "2026-01-01T00:00:07Z" } },
+            },
+            {
+                "name": "fetch", "ready": false, "restartCount": 0, "image": "i", "imageID": "d",
+                "state": { "terminated": {
+                    "exitCode": 1, "reason": "Error", "message": "no such bucket", "startedAt": "2026-01-01T00:00:09Z",
+                } },
+            },
+        ],
+    })
+}
+
+#[test]
+fn an_init_container_that_failed_is_how_the_pod_ended() {
+    let whole: Pod = serde_json::from_value(pod(&init_failed())).expect("a pod");
+    let facts = PodFacts::of(&whole).0;
+    let end = facts.end.expect("it has ended");
+    assert!(facts.started);
+    assert_eq!((end.exit_code, end.container.as_str(), end.init), (Some(1), "fetch", true));
+    assert_eq!(end.message, "no such bucket");
+    // Where the program ran, it explains the pod; what ended beside it does not.
+    let mut status = init_failed();
+    status["containerStatuses"][0]["state"] = json!({ "terminated": { "exitCode": 3 } });
+    let whole: Pod = serde_json::from_value(pod(&status)).expect("a pod");
+    let end = PodFacts::of(&whole).0.end.expect("it has ended");
+    assert_eq!((end.exit_code, end.container.as_str(), end.init), (Some(3), "trainer", false));
 }
 
 #[test]

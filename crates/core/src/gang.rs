@@ -5,10 +5,9 @@ use muster_api::{Gang as Object, GangPhase, GangStatus, RoleSpec, labels, names}
 use muster_cluster::{PodFacts, Slot};
 use muster_engine::How;
 use muster_lifecycle::launch::World;
-use muster_lifecycle::recovery::Step;
 use muster_model::{
-    Gang, GangState, Millis, NodeName, ObjectKey, Plan, Reason, Resources, Toleration, Uid, UnitId,
-    plan::Placement,
+    Gang, GangState, Millis, NodeName, ObjectKey, Plan, Reason, RecoveryStep as Step, Resources, Toleration,
+    Uid, UnitId, plan::Placement,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,6 +62,7 @@ pub struct Told {
     state: std::mem::Discriminant<Wanted>,
     generation: u64,
     lost: BTreeSet<UnitId>,
+    steps: Vec<Step>,
     avoid: Vec<NodeName>,
 }
 
@@ -393,6 +393,7 @@ impl GangRt {
             state: std::mem::discriminant(&wanted),
             generation: self.plan.as_ref().map_or(0, |plan| plan.generation),
             lost: self.loss.as_ref().map(|loss| loss.units.clone()).unwrap_or_default(),
+            steps: self.loss.as_ref().map(|loss| loss.steps.clone()).unwrap_or_default(),
             avoid: self.avoid.keys().cloned().collect(),
         }
     }
@@ -405,6 +406,7 @@ impl GangRt {
             (Wanted::Replan, Some(plan)) => GangState::Replan {
                 plan: plan.clone(),
                 lost: self.loss.as_ref().map(|loss| loss.units.clone()).unwrap_or_default(),
+                steps: self.loss.as_ref().map(|loss| loss.steps.clone()).unwrap_or_default(),
             },
             _ => GangState::Inactive,
         }

@@ -43,9 +43,8 @@ use muster_api::{AcceleratorClass, Gang as Object, Queue, Topology, TrainingJob}
 use muster_cluster::Cluster;
 use muster_cluster::seen::{SeenNode, SeenPod};
 use muster_cluster::template::Learned;
-use muster_engine::{Decision, How};
-use muster_lifecycle::recovery::Step;
-use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Uid};
+use muster_engine::Decision;
+use muster_model::{Millis, NodeName, ObjectKey, Plan, Uid};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::effect::{Claims, Effect, Note, Reported};
@@ -284,15 +283,6 @@ impl Core {
             match decision {
                 Decision::Place { key, uid, placement, how } => {
                     let Some(rt) = self.gangs.get_mut(&key).filter(|rt| rt.uid() == uid) else { continue };
-                    if let Some(loss) = &rt.loss
-                        && !loss.steps.contains(&rung(how))
-                    {
-                        // The ladder does not allow what the engine found: as if it had found nothing.
-                        rt.refusal = Some(Reason::NotFound { states: 1 });
-                        rt.told = None;
-                        self.dirty_gangs.insert(key);
-                        continue;
-                    }
                     let plan = rt.next_plan(placement);
                     rt.proposal = Some(Proposal { plan, loss: rt.loss.clone(), how });
                     rt.refusal = None;
@@ -354,15 +344,6 @@ impl Core {
             let uid = rt.uid();
             self.tell("Gang", key, uid, reason, message, warning);
         }
-    }
-}
-
-/// The rung of the recovery ladder that a placement stands for.
-fn rung(how: How) -> Step {
-    match how {
-        How::Replaced => Step::ReplaceNode,
-        How::Shrunk => Step::Shrink,
-        How::Moved | How::Fresh => Step::Requeue,
     }
 }
 

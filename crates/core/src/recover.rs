@@ -1,10 +1,10 @@
 //! What is done after a loss: the pure judgement of the lifecycle crate, put in the core's terms.
 
-use muster_api::{Gang as Object, RecoveryStep};
+use muster_api::Gang as Object;
 use muster_lifecycle::launch;
-use muster_lifecycle::recovery::{self, About, LostPod, Policy, Step};
-use muster_model::{Millis, UnitId};
-use std::collections::BTreeSet;
+use muster_lifecycle::recovery::{self, About, Case, LostPod, Policy, Spent};
+use muster_model::{Millis, RecoveryStep as Step, UnitId};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::gang::{GangRt, Loss};
 use crate::launch::framework;
@@ -39,23 +39,34 @@ pub fn restarts_as_a_whole(gang: &Object) -> bool {
 pub fn judge(rt: &GangRt, now: Millis) -> Verdict {
     let recovery = &rt.object.spec.recovery;
     let policy = Policy {
-        ladder: recovery.ladder.iter().map(|step| self::step(*step)).collect(),
+        ladder: recovery.ladder.clone(),
         max_restarts: recovery.max_restarts,
         window: recovery.window.millis().unwrap_or(Millis::MAX),
     };
-    let history: Vec<Millis> =
-        rt.status.restarts.iter().map(|restart| restart.time.0.as_millisecond()).collect();
+    let restarts = rt.status.restarts.iter();
+    let restarts: Vec<Spent> = restarts.map(|restart| Spent::once(restart.time.0.as_millisecond())).collect();
     let lost: Vec<LostPod> = rt
         .slots
         .lost()
         .map(|(planned, loss)| LostPod {
             unit: planned.slot.unit.clone(),
+            node: planned.node.clone(),
             fault: loss.fault,
+            refusal: String::new(),
             message: loss.message.clone(),
             exit_code: loss.exit_code,
         })
         .collect();
-    match recovery::decide(&policy, &history, &lost, now) {
+    let case = Case {
+        lost: &lost,
+        restarts: &restarts,
+        misfits: &[],
+        cannot: &BTreeMap::new(),
+        pods: rt.slots.tally().all,
+        others_run: false,
+    };
+    match recovery::decide(&policy, &case, now) {
+        recovery::Verdict::Nothing => Verdict::Wait(Millis::MAX),
         recovery::Verdict::RestartInPlace { renew, about } => {
             Verdict::RestartInPlace(loss(renew, about, &[Step::RestartInPlace]))
         }
@@ -66,16 +77,14 @@ pub fn judge(rt: &GangRt, now: Millis) -> Verdict {
         recovery::Verdict::GiveUp { reason, message, exit_code } => {
             Verdict::GiveUp { reason: reason.to_owned(), message, exit_code }
         }
-        recovery::Verdict::Wait { until } => Verdict::Wait(until),
-    }
-}
-
-fn step(step: RecoveryStep) -> Step {
-    match step {
-        RecoveryStep::RestartInPlace => Step::RestartInPlace,
-        RecoveryStep::ReplaceNode => Step::ReplaceNode,
-        RecoveryStep::Shrink => Step::Shrink,
-        RecoveryStep::Requeue => Step::Requeue,
+        recovery::Verdict::TakeBack { reason, .. } => Verdict::Requeue(Loss {
+            units: BTreeSet::new(),
+            cause: recovery::Fault::Misfit.cause().to_owned(),
+            message: reason.to_string(),
+            counts: false,
+            steps: vec![Step::Requeue],
+        }),
+        recovery::Verdict::Wait { until, .. } => Verdict::Wait(until),
     }
 }
 
@@ -83,7 +92,7 @@ fn loss(units: BTreeSet<UnitId>, about: About, steps: &[Step]) -> Loss {
     Loss {
         units,
         cause: about.cause.to_owned(),
-        message: about.message,
+        message: about.message(),
         counts: about.counts,
         steps: steps.to_vec(),
     }

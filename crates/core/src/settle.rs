@@ -1,8 +1,7 @@
 //! One gang, one step: what should its status be; if it is that, what is to be done.
 
 use muster_api::GangPhase;
-use muster_lifecycle::recovery::Step;
-use muster_model::{Gang, Millis, ObjectKey, Plan, Reason};
+use muster_model::{Gang, Millis, ObjectKey, Plan, Reason, RecoveryStep as Step};
 
 use super::gang::{GangRt, Writing};
 use super::recover::{self, Verdict};

@@ -281,31 +281,33 @@ impl Slots {
     }
 }
 
+/// Why a pod that has failed, or is being deleted, cannot go on.
+fn loss_of(pod: &PodFacts, planned: &NodeName) -> Loss {
+    let seen = pod.end.clone().unwrap_or_default();
+    let end = recovery::PodEnd {
+        leaving: pod.leaving && !pod.terminal(),
+        started: pod.started,
+        exit_code: seen.exit_code,
+        container: seen.container,
+        init: seen.init,
+        reason: seen.reason,
+        message: seen.message,
+        disruption: pod.disruption.clone(),
+    };
+    Loss {
+        fault: recovery::classify(&end),
+        message: end.sentence(&pod.key.name, planned),
+        exit_code: end.exit_code,
+    }
+}
+
 /// What a pod's facts say of its slot.
 fn state_of(pod: &PodFacts, planned: &NodeName) -> SlotState {
     let lost = |fault: Fault, message: String| SlotState::Lost(Loss { fault, message, exit_code: None });
     match pod.phase {
         PodPhase::Succeeded => return SlotState::Done,
         PodPhase::Failed => {
-            let end = pod.end.clone().unwrap_or_default();
-            let fault = recovery::classify(&recovery::PodEnd {
-                started: pod.started,
-                exit_code: end.exit_code,
-                reason: end.reason.clone(),
-                disruption: pod.disruption.clone(),
-            });
-            let words = match (end.exit_code, end.reason.as_str()) {
-                (Some(code), "" | "Error") => format!("exit code {code}"),
-                (Some(code), reason) => format!("{reason}, exit code {code}"),
-                (None, "") => "no reason given".into(),
-                (None, reason) => reason.to_owned(),
-            };
-            let detail = if end.message.is_empty() { String::new() } else { format!(": {}", end.message) };
-            return SlotState::Lost(Loss {
-                fault,
-                message: format!("pod {} failed on node {planned} ({words}){detail}", pod.key.name),
-                exit_code: end.exit_code,
-            });
+            return SlotState::Lost(loss_of(pod, planned));
         }
         PodPhase::Pending | PodPhase::Running => {}
     }
@@ -313,14 +315,7 @@ fn state_of(pod: &PodFacts, planned: &NodeName) -> SlotState {
         return lost(Fault::Misfit, format!("pod {} was bound to a node that is not planned", pod.key.name));
     }
     if pod.leaving {
-        let fault = match pod.disruption.as_deref() {
-            Some("PreemptionByScheduler") => Fault::Preempted,
-            Some(_) => Fault::Evicted,
-            None if pod.started => Fault::PodDeleted,
-            None => Fault::Misfit,
-        };
-        let by = pod.disruption.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
-        return lost(fault, format!("pod {} on node {planned} is being deleted{by}", pod.key.name));
+        return SlotState::Lost(loss_of(pod, planned));
     }
     if pod.phase == PodPhase::Running && pod.started {
         SlotState::Running { ready: pod.ready }
