@@ -68,11 +68,11 @@ pub fn judge(rt: &GangRt, now: Millis) -> Verdict {
     match recovery::decide(&policy, &case, now) {
         recovery::Verdict::Nothing => Verdict::Wait(Millis::MAX),
         recovery::Verdict::RestartInPlace { renew, about } => {
-            Verdict::RestartInPlace(loss(renew, about, &[Step::RestartInPlace]))
+            Verdict::RestartInPlace(loss(renew, &about, &[Step::RestartInPlace]))
         }
-        recovery::Verdict::Replan { lost, steps, about } => Verdict::Replan(loss(lost, about, &steps)),
+        recovery::Verdict::Replan { lost, steps, about } => Verdict::Replan(loss(lost, &about, &steps)),
         recovery::Verdict::Requeue { about } => {
-            Verdict::Requeue(loss(BTreeSet::new(), about, &[Step::Requeue]))
+            Verdict::Requeue(loss(BTreeSet::new(), &about, &[Step::Requeue]))
         }
         recovery::Verdict::GiveUp { reason, message, exit_code } => {
             Verdict::GiveUp { reason: reason.to_owned(), message, exit_code }
@@ -88,7 +88,7 @@ pub fn judge(rt: &GangRt, now: Millis) -> Verdict {
     }
 }
 
-fn loss(units: BTreeSet<UnitId>, about: About, steps: &[Step]) -> Loss {
+fn loss(units: BTreeSet<UnitId>, about: &About, steps: &[Step]) -> Loss {
     Loss {
         units,
         cause: about.cause.to_owned(),

@@ -125,7 +125,7 @@ pub struct Loss<'a> {
 ///
 /// # Errors
 /// Why no step is possible: with `Requeue` among them the reason of a whole new placement;
-/// [`Reason::LadderForbids`] where a step that is not listed would do; else the reason of the last step.
+/// [`Reason::LadderForbids`] where a step that is not listed would do; else the reason of `ReplaceNode`, or of `Shrink`.
 pub fn replan(
     cluster: &mut Cluster,
     loss: Loss<'_>,
@@ -145,6 +145,8 @@ fn walk(cluster: &mut Cluster, loss: Loss<'_>, steps: &[RecoveryStep]) -> Result
         match attempt(cluster, loss, step) {
             Ok(found) => return Ok(found),
             Err(reason) if step == RecoveryStep::Requeue => return Err(reason),
+            // What nodes lack tells more than that the rest is too small.
+            Err(reason) if step == RecoveryStep::Shrink => last = last.or(Some(reason)),
             Err(reason) => last = Some(reason),
         }
     }

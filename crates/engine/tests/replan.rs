@@ -317,6 +317,7 @@ fn what_a_ladder_forbids_is_said() {
     assert!(
         said(5, &[Shrink]).starts_with("TooFewLeft: 2 w units are left, and it runs with no fewer than 3")
     );
+    assert!(said(5, &[ReplaceNode, Shrink]).starts_with("InsufficientCapacity"));
     assert!(said(5, &[ReplaceNode]).starts_with("InsufficientCapacity: 0 of at least 1 w units fit now"));
 }
 

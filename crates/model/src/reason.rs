@@ -234,7 +234,7 @@ impl Reason {
             Self::NotFound { .. } => "free capacity or simplify the gang's rules".into(),
             Self::LadderForbids { step } => format!("add {} to spec.recovery.ladder", step.name()),
             Self::TooFewLeft { .. } => {
-                "a smaller minimum, or ReplaceNode or Requeue in spec.recovery.ladder, would let it go on".into()
+                "a smaller minimum would let it go on, Requeue in spec.recovery.ladder would let it wait for nodes".into()
             }
             Self::KubeletsRefuse { .. } => {
                 "mend what the message names (do its pods ask for more than its template says, or have the nodes less than \
