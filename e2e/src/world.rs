@@ -230,7 +230,7 @@ impl World {
             lease.duration = Duration::from_secs(10);
             lease.renew_deadline = Duration::from_secs(6);
             lease.retry = Duration::from_millis(500);
-            config.node_grace = 1_000;
+            config.nodes.silent = 1_000;
             config.drain = 2_000;
         }
         Options { lease, config }

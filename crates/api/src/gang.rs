@@ -281,6 +281,10 @@ pub struct Restart {
     /// Generation of the plan that came after it.
     #[schemars(with = "i64", range(min = 0))]
     pub generation: u64,
+    /// How many restarts this stands for: older ones are counted together.
+    #[serde(default = "one")]
+    #[schemars(with = "i32", range(min = 1, max = 1_000_000))]
+    pub count: u32,
 }
 
 /// How a gang ended.

@@ -263,7 +263,7 @@ pub(crate) fn constraints(
     let none = BTreeSet::new();
     let (plan, lost) = match &gang.state {
         GangState::Holding(plan) => (Some(plan), &none),
-        GangState::Replan { plan, lost } => (Some(plan), lost),
+        GangState::Replan { plan, lost, .. } => (Some(plan), lost),
         GangState::Inactive | GangState::Waiting => (None, &none),
     };
     // Compared by nodes, not by index: dropping a lost unit numbers those that stay anew.

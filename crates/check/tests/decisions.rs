@@ -5,8 +5,8 @@ mod fixture;
 use fixture::{gang, kinds, nodes, topology, unit};
 use muster_check::{Invariant, Use, Violation, check_placement, plan_uses};
 use muster_model::{
-    Gang, GangState, Node, NodeRefusal, NodeSelectorTerm, PodTerm, Requirement, Resources, TaintEffect,
-    UnitId, plan::Placement,
+    Gang, GangState, Node, NodeRefusal, NodeSelectorTerm, PodTerm, RecoveryStep, Requirement, Resources,
+    TaintEffect, UnitId, plan::Placement,
 };
 use std::collections::BTreeMap;
 
@@ -23,7 +23,11 @@ fn decision() -> Decision {
 fn replan(gang: &mut Gang) {
     let held = fixture::gang();
     let GangState::Holding(plan) = held.state else { panic!("the fixture's gang holds a plan") };
-    gang.state = GangState::Replan { plan, lost: [UnitId { role: "worker".into(), index: 1 }].into() };
+    gang.state = GangState::Replan {
+        plan,
+        lost: [UnitId { role: "worker".into(), index: 1 }].into(),
+        steps: RecoveryStep::ALL.to_vec(),
+    };
 }
 
 type DecisionChange = fn(&mut Decision);

@@ -4,7 +4,9 @@ mod fixture;
 
 use fixture::{gang, kinds, nodes, topology, unit};
 use muster_check::{PodView, Snapshot, Use, check};
-use muster_model::{Gang, GangState, Mode, Near, PlannedUnit, Ratio, Resources, Spread, plan::Plan};
+use muster_model::{
+    Gang, GangState, Mode, Near, PlannedUnit, Ratio, RecoveryStep, Resources, Spread, plan::Plan,
+};
 use std::collections::BTreeMap;
 
 fn plan(gang: &mut Gang) -> &mut Plan {
@@ -53,7 +55,11 @@ fn lose_unit_0_to_another_gang(s: &mut Snapshot) {
     other.uid = "g2".into();
     plan(&mut other).units.truncate(1);
     let lost = plan(&mut s.gangs[0]).units[0].placed.id.clone();
-    s.gangs[0].state = GangState::Replan { plan: plan(&mut s.gangs[0]).clone(), lost: [lost].into() };
+    s.gangs[0].state = GangState::Replan {
+        plan: plan(&mut s.gangs[0]).clone(),
+        lost: [lost].into(),
+        steps: RecoveryStep::ALL.to_vec(),
+    };
     s.gangs.push(other);
 }
 
@@ -338,7 +344,7 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
             s.pods.clear();
             let plan = plan(&mut s.gangs[0]).clone();
             let lost = plan.units.iter().map(|unit| unit.placed.id.clone()).collect();
-            s.gangs[0].state = GangState::Replan { plan, lost };
+            s.gangs[0].state = GangState::Replan { plan, lost, steps: RecoveryStep::ALL.to_vec() };
         },
     ),
     (
@@ -457,7 +463,7 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
             add_group(s, "Block", 1);
             let plan = plan(&mut s.gangs[1]).clone();
             let lost = [plan.units[0].placed.id.clone()].into();
-            s.gangs[1].state = GangState::Replan { plan, lost };
+            s.gangs[1].state = GangState::Replan { plan, lost, steps: RecoveryStep::ALL.to_vec() };
         },
     ),
     (

@@ -218,7 +218,7 @@ impl Cluster {
             GangState::Holding(plan) => {
                 self.plans.insert(uid.clone(), PlanIndex::of(&gang, plan));
             }
-            GangState::Replan { plan, lost } => {
+            GangState::Replan { plan, lost, .. } => {
                 let mut index = PlanIndex::of(&gang, plan);
                 index.units.retain(|unit, _| !lost.contains(unit));
                 self.plans.insert(uid.clone(), index);

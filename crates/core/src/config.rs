@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 
 use crate::Limits;
 use muster_lifecycle::gang::Patience;
+use muster_lifecycle::nodes;
 
 /// How patient the operator is.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How long pods may take to start.
     pub patience: Patience,
-    /// How long a node may be not Ready before what runs there counts as lost.
-    pub node_grace: Millis,
+    /// How long nodes may be silent or not ready before what runs there counts as lost.
+    pub nodes: nodes::Config,
     /// How long the other pods of a gang may go on after its outcome is decided.
     pub drain: Millis,
     /// Least time between two status writes that only report progress.
@@ -25,8 +26,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             patience: Patience::default(),
-            // The node controller has already waited 40 to 50 s before Ready turns Unknown; this only skips blips.
-            node_grace: 5_000,
+            nodes: nodes::Config::default(),
             drain: 30_000,
             progress_every: 2_000,
             limits: Limits::default(),

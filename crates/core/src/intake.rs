@@ -5,7 +5,7 @@ use kube::api::ObjectMeta;
 use muster_api::labels;
 use muster_api::topology::TOPOLOGY_NAME;
 use muster_api::{Gang as Object, GangPlan};
-use muster_cluster::{PodFacts, convert};
+use muster_cluster::PodFacts;
 use muster_model::{Millis, NodeName, ObjectKey, Uid};
 
 use crate::change::{Change, Event};
@@ -18,12 +18,8 @@ impl Core {
     pub fn apply(&mut self, event: Event, now: Millis) {
         self.shared.at(now);
         match event {
-            Event::Node(Change::Set(node)) => {
-                let (node, warnings) = convert::node(&node.0);
-                self.shared.warn(warnings);
-                self.set_node(node);
-            }
-            Event::Node(Change::Gone(key, uid)) => self.remove_node(&NodeName::from(key.name), &uid),
+            Event::Node(Change::Set(node)) => self.set_node(&node.0),
+            Event::Node(Change::Gone(key, _)) => self.remove_node(&NodeName::from(key.name)),
             Event::Pod(Change::Set(pod)) => self.set_pod(&pod.0),
             Event::Pod(Change::Gone(_, uid)) => self.remove_pod(&uid),
             Event::Gang(Change::Set(gang)) => {
@@ -185,11 +181,15 @@ impl Core {
         shared.desk.seen(&Target { kind: Kind::Pod, facet: Facet::End, key: pod.key.clone() });
         let before = shared.cluster.pod(&pod.uid);
         let ends = pod.terminal() && before.is_some_and(|before| !before.terminal());
+        let progressed = before.is_some_and(|before| before.checkpoint_step < pod.checkpoint_step);
         let freed = pod.terminal().then(|| pod.node.clone()).flatten();
         let key = pod.gang.as_ref().and_then(|uid| shared.by_uid.get(uid)).cloned();
         if let Some(rt) = key.and_then(|key| self.gangs.get_mut(&key)) {
             if rt.see_pod(&pod, shared.now.at) {
                 shared.dirty_gangs.insert(rt.key.clone());
+            }
+            if let Some(node) = pod.node.clone().filter(|_| progressed && rt.owns(&pod)) {
+                rt.progress.insert(node, shared.now.at);
             }
             let refused = ends && !pod.started && rt.owns(&pod) && !rt.stray(&pod);
             let planned = refused.then(|| rt.planned_requests(&pod)).flatten();

@@ -100,6 +100,11 @@ impl Core {
         &self.shared.counters
     }
 
+    /// What keeps silent nodes from counting as lost, in words.
+    pub fn brakes(&self) -> Vec<String> {
+        self.shared.nodes.brakes(self.shared.now.at)
+    }
+
     /// The cluster's state, to read.
     pub fn cluster(&self) -> &Cluster {
         &self.shared.cluster
@@ -166,7 +171,6 @@ impl Core {
                 self.shared.dirty_workloads.insert(uid);
             }
             Wake::Report(kind) => self.report(kind),
-            Wake::Node(name) => self.shared.look_at_belief(&name),
             Wake::Turn => {}
         }
     }

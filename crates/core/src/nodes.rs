@@ -1,33 +1,41 @@
-//! One record a node: who is planned there, who waits for room there, what is believed of its capacity.
+//! One record a node: who is planned there, who waits for room there; its health and what is believed of its capacity
+//! are judged over all nodes by `lifecycle::nodes`.
 //!
-//! A record dies with the node's UID: a machine that is registered again under its name begins anew.
+//! ```text
+//!   Node ──sign, domains──▶ lifecycle::nodes ──judge──▶ lost ──▶ its gangs, but for those whose ranks report progress
+//!   our refused pod ──believe──▶ less than its status says ──▶ counted as use by nobody, until it ends
+//! ```
 
-use muster_cluster::PodFacts;
-use muster_model::{Millis, Node, NodeName, ObjectKey, Resources, Uid, resources};
+use k8s_openapi::api::core::v1::Node as Object;
+use muster_cluster::{PodFacts, convert};
+use muster_lifecycle::nodes::{self as judged, Belief, Brake, Health, Refused, Sign, Why};
+use muster_model::{DomainKey, Millis, NodeName, ObjectKey, Resources, Topology, Uid};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::shared::{Shared, Wake};
+use crate::gang::GangRt;
+use crate::shared::Shared;
 use crate::want::Kind;
-use crate::{Config, Core, OUT_OF_SERVICE};
+use crate::{Core, OUT_OF_SERVICE};
+
+/// So long after a report of progress from a silent node its ranks are taken to run.
+const PROGRESS_KEPT: Millis = 600_000;
+/// How often a gang on a lost node whose ranks report progress is looked at again.
+const LOOK_AGAIN: Millis = 10_000;
 
 /// What is known of a node beyond what its object says.
 #[derive(Debug, Default)]
 struct NodeRt {
-    /// Its UID; `None` while only gangs name it.
-    uid: Option<String>,
-    /// Not Ready, since when.
-    unready: Option<Millis>,
+    /// What its object showed last; `None` while only gangs name it.
+    sign: Option<(Uid, Sign)>,
     /// Gangs whose plan names it.
     gangs: BTreeSet<ObjectKey>,
     /// Gangs with a pod that waits for room there.
     waiting: BTreeSet<ObjectKey>,
-    /// Its kubelet has less than its status promises; believed until this time.
-    believed: Option<Millis>,
 }
 
 impl NodeRt {
     fn idle(&self) -> bool {
-        self.uid.is_none() && self.gangs.is_empty() && self.waiting.is_empty()
+        self.sign.is_none() && self.gangs.is_empty() && self.waiting.is_empty()
     }
 }
 
@@ -35,19 +43,35 @@ impl NodeRt {
 #[derive(Debug)]
 pub struct Nodes {
     records: BTreeMap<NodeName, NodeRt>,
-    grace: Millis,
-    due: BTreeSet<(Millis, NodeName)>,
+    judged: judged::Nodes,
+    levels: Topology,
+    /// Something was observed since the last judgement.
+    dirty: bool,
+    next: Option<Millis>,
+    brakes: Vec<Brake>,
 }
 
 impl Nodes {
     /// None yet.
-    pub fn new(config: &Config) -> Self {
-        Self { records: BTreeMap::new(), grace: config.node_grace, due: BTreeSet::new() }
+    pub fn new(config: judged::Config) -> Self {
+        Self {
+            records: BTreeMap::new(),
+            judged: judged::Nodes::new(config),
+            levels: Topology::default(),
+            dirty: false,
+            next: None,
+            brakes: Vec::new(),
+        }
     }
 
     /// When a verdict is due.
     pub fn next(&self) -> Option<Millis> {
-        self.due.first().map(|(at, _)| *at)
+        self.next
+    }
+
+    /// What keeps silent nodes from counting as lost, in words.
+    pub fn brakes(&self, now: Millis) -> Vec<String> {
+        self.brakes.iter().map(|brake| brake.words(now)).collect()
     }
 
     /// A gang's plan names other nodes now.
@@ -97,6 +121,29 @@ impl Nodes {
         self.change(node, |rt| waiting = std::mem::take(&mut rt.waiting));
         waiting
     }
+
+    /// The names of the domains that a node lies in by its labels: each the path to it, so that it is unique.
+    fn domains(&self, name: &NodeName, labels: &BTreeMap<String, String>) -> BTreeSet<String> {
+        let present = vec![true; self.levels.levels.len()];
+        let mut path = String::new();
+        let keys = self.levels.path(name, labels, &present);
+        let named = self.levels.levels.iter().zip(keys).filter_map(|(level, key)| match key {
+            DomainKey::Label(value) => {
+                path = if path.is_empty() { value } else { format!("{path}/{value}") };
+                Some(format!("{} {path}", level.name))
+            }
+            DomainKey::Own(_) => None,
+        });
+        named.collect()
+    }
+
+    /// Nodes that count as lost and of which a gang's ranks report progress: why, and since when the node is doubted.
+    fn lost(&self, node: &NodeName) -> Option<(&Why, Millis)> {
+        match self.judged.health(node) {
+            Some(Health::Lost { why, since }) => Some((why, *since)),
+            _ => None,
+        }
+    }
 }
 
 impl Shared {
@@ -106,93 +153,114 @@ impl Shared {
         self.dirty_gangs.extend(waiting);
     }
 
-    /// A kubelet refused a pod that was planned on a node with room for it by the node's own status: it has less of that
-    /// resource than it says. That is believed until its status changes or a while has passed; a pod that asks for more
-    /// than was planned tells nothing about its node.
+    /// A kubelet refused a pod of ours. Where it had room by its node's own status, it has less than it says.
     pub(crate) fn believe(&mut self, name: &NodeName, pod: &PodFacts, planned: &Resources) {
-        let Some(end) = &pod.end else { return };
-        let Some(resource) = end.reason.strip_prefix("OutOf") else { return };
-        let resource = if resource.is_empty() { resources::PODS } else { resource };
-        let Some(free) = self.cluster.free_now(name) else { return };
-        let asked = pod.requests.get(resource);
-        if asked <= 0 || asked > planned.get(resource) || free.get(resource) < asked {
-            return;
-        }
-        let mut missing = Resources::default();
-        missing.set(resource, free.get(resource));
-        let until = self.now.at + self.config.patience.avoid;
-        self.cluster.distrust(name, &missing);
-        self.nodes.records.entry(name.clone()).or_default().believed = Some(until);
-        self.wakes.insert((until, Wake::Node(name.clone())));
-    }
-
-    /// What was believed of a node is over, if its time is.
-    pub(crate) fn look_at_belief(&mut self, name: &NodeName) {
         let now = self.now.at;
-        let over =
-            self.nodes.records.get(name).is_some_and(|rt| rt.believed.is_some_and(|until| until <= now));
-        if over {
-            self.end_belief(name);
+        let (Some(end), Some(node)) = (&pod.end, self.cluster.node(name)) else { return };
+        let mut admitted = node.allocatable.clone();
+        admitted.subtract(&self.cluster.free_now(name).unwrap_or_default());
+        let refused = Refused {
+            word: &end.reason,
+            planned,
+            asked: &pod.requests,
+            admitted: &admitted,
+            allocatable: &node.allocatable,
+        };
+        if let Belief::Less { resource, most } = judged::believe(&refused) {
+            self.nodes.judged.distrust(name, &resource, most, &node.allocatable, now);
+            self.nodes.dirty = true;
+            self.count_belief(name);
         }
     }
 
-    fn end_belief(&mut self, name: &NodeName) {
-        if self.nodes.records.get_mut(name).is_some_and(|rt| rt.believed.take().is_some()) {
-            self.cluster.trust(name);
+    /// Counts what a node has less than it says as used.
+    fn count_belief(&mut self, name: &NodeName) {
+        let Some(node) = self.cluster.node(name) else { return };
+        let mut missing = Resources::default();
+        for (resource, most) in self.nodes.judged.believed(name) {
+            missing.set(resource, node.allocatable.get(resource).saturating_sub(most).max(0));
+        }
+        if missing.0.is_empty() { self.cluster.trust(name) } else { self.cluster.distrust(name, &missing) }
+    }
+
+    /// Nodes that are lost but for the progress that the gang's ranks there report: asked again.
+    pub(crate) fn look_at_spared(&mut self, rt: &mut GangRt) {
+        for node in std::mem::take(&mut rt.spared) {
+            self.lose_to(rt, &node);
+        }
+    }
+
+    /// A node is lost, unless the gang knows better.
+    fn lose_to(&mut self, rt: &mut GangRt, node: &NodeName) {
+        let now = self.now.at;
+        let Some((why, since)) = self.nodes.lost(node) else { return };
+        let reported = rt.progress.get(node).copied();
+        let progress = reported.is_some_and(|at| at >= since && now - at < PROGRESS_KEPT);
+        if progress && !why.certain() {
+            rt.spared.insert(node.clone());
+            self.wake_gang(&rt.key, now + LOOK_AGAIN);
+        } else if rt.life.lose_node(node, &why.words()) {
+            self.dirty_gangs.insert(rt.key.clone());
         }
     }
 }
 
 impl Core {
     /// A node appeared or changed.
-    pub(crate) fn set_node(&mut self, node: Node) {
+    pub(crate) fn set_node(&mut self, object: &Object) {
         let shared = &mut self.shared;
+        let (node, warnings) = convert::node(object);
+        shared.warn(warnings);
         let name = node.name.clone();
-        let before = shared.cluster.node(&name).cloned();
-        let again = before.as_ref().is_some_and(|before| before.uid != node.uid);
-        let changed = before.as_ref().is_some_and(|before| before.allocatable != node.allocatable);
-        if again || changed {
-            shared.end_belief(&name);
-        }
-        let (ready, uid) = (node.ready, node.uid.0.clone());
-        let out_of_service = node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
-        if !shared.cluster.set_node(node) {
+        let sign = sign_of(object, node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE));
+        let shown = Some((node.uid.clone(), sign));
+        if shared.cluster.node(&name) == Some(&node)
+            && shared.nodes.records.get(&name).is_some_and(|rt| rt.sign == shown)
+        {
             return;
         }
-        shared.nodes_changed = true;
-        let rt = shared.nodes.records.entry(name.clone()).or_default();
-        rt.uid = Some(uid);
-        if ready {
-            rt.unready = None;
-        } else if rt.unready.is_none() {
-            rt.unready = Some(shared.now.at);
-            shared.nodes.due.insert((shared.now.at + shared.nodes.grace, name.clone()));
-        }
-        self.count_again(Kind::Topology);
-        self.count_again(Kind::Class);
-        if again {
-            self.lose_node(&name, "was deleted and made again");
-        }
-        if out_of_service {
-            self.lose_node(&name, "is out of service");
+        let (uid, allocatable) = (node.uid.clone(), node.allocatable.clone());
+        let domains = shared.nodes.domains(&name, &node.labels);
+        shared.nodes.judged.observe(&name, &uid, &domains, sign, shared.now.at);
+        shared.nodes.judged.promises(&name, &allocatable, shared.now.at);
+        shared.nodes.records.entry(name.clone()).or_default().sign = shown;
+        shared.nodes.dirty = true;
+        if shared.cluster.set_node(node) {
+            shared.nodes_changed = true;
+            shared.count_belief(&name);
+            self.count_again(Kind::Topology);
+            self.count_again(Kind::Class);
         }
         self.touch_node(&name);
     }
 
     /// A node is gone.
-    pub(crate) fn remove_node(&mut self, name: &NodeName, _uid: &Uid) {
+    pub(crate) fn remove_node(&mut self, name: &NodeName) {
         let shared = &mut self.shared;
-        shared.end_belief(name);
+        shared.cluster.trust(name);
         shared.cluster.remove_node(name);
         shared.nodes_changed = true;
-        shared.nodes.change(name, |rt| {
-            rt.uid = None;
-            rt.unready = None;
-        });
+        shared.nodes.judged.remove(name);
+        shared.nodes.change(name, |rt| rt.sign = None);
+        shared.nodes.dirty = true;
         self.count_again(Kind::Topology);
         self.count_again(Kind::Class);
-        self.lose_node(name, "is gone");
         self.touch_node(name);
+    }
+
+    /// The levels changed: nodes lie in other domains.
+    pub(crate) fn set_levels(&mut self, levels: Topology) {
+        let shared = &mut self.shared;
+        shared.nodes.levels = levels;
+        for node in shared.cluster.nodes() {
+            let Some((uid, sign)) = shared.nodes.records.get(&node.name).and_then(|rt| rt.sign.clone())
+            else {
+                continue;
+            };
+            let domains = shared.nodes.domains(&node.name, &node.labels);
+            shared.nodes.judged.observe(&node.name, &uid, &domains, sign, shared.now.at);
+        }
+        shared.nodes.dirty = true;
     }
 
     /// Looks again at the gangs that a node concerns.
@@ -206,25 +274,59 @@ impl Core {
         }
     }
 
-    fn lose_node(&mut self, name: &NodeName, why: &str) {
-        for key in self.shared.nodes.gangs_on(name) {
-            if self.gangs.get_mut(&key).is_some_and(|rt| rt.life.lose_node(name, why)) {
-                self.shared.dirty_gangs.insert(key);
+    /// Verdicts over all nodes, when something was observed or is due.
+    pub(crate) fn judge_nodes(&mut self) {
+        let shared = &mut self.shared;
+        let now = shared.now.at;
+        if !shared.started || (!shared.nodes.dirty && shared.nodes.next.is_none_or(|at| at > now)) {
+            return;
+        }
+        shared.nodes.dirty = false;
+        let records = &shared.nodes.records;
+        let one_gangs = |nodes: &BTreeSet<NodeName>| {
+            let mut on = nodes.iter().map(|node| records.get(node).map(|rt| &rt.gangs));
+            let Some(Some(first)) = on.next() else { return false };
+            first.len() == 1 && on.all(|gangs| gangs == Some(first))
+        };
+        let judgement = shared.nodes.judged.judge(now, &one_gangs);
+        shared.nodes.next = judgement.next;
+        let brakes = judgement.brakes;
+        if brakes.len() != shared.nodes.brakes.len() {
+            for words in brakes.iter().map(|brake| brake.words(now)) {
+                tracing::warn!("{words}");
+            }
+            shared.nodes.brakes = brakes;
+            self.count_again(Kind::Topology);
+        } else {
+            shared.nodes.brakes = brakes;
+        }
+        for name in judgement.trusted {
+            self.shared.count_belief(&name);
+        }
+        for (name, why) in judgement.lost {
+            for key in self.shared.nodes.gangs_on(&name) {
+                let Some(rt) = self.gangs.get_mut(&key) else { continue };
+                if why.certain() {
+                    if rt.life.lose_node(&name, &why.words()) {
+                        self.shared.dirty_gangs.insert(key);
+                    }
+                } else {
+                    self.shared.lose_to(rt, &name);
+                }
             }
         }
     }
+}
 
-    /// Verdicts that are due.
-    pub(crate) fn judge_nodes(&mut self) {
-        let now = self.shared.now.at;
-        while let Some((at, _)) = self.shared.nodes.due.first()
-            && *at <= now
-            && let Some((_, name)) = self.shared.nodes.due.pop_first()
-        {
-            let since = self.shared.nodes.records.get(&name).and_then(|rt| rt.unready);
-            if since.is_some_and(|since| since + self.shared.nodes.grace <= now) {
-                self.lose_node(&name, "is not ready");
-            }
-        }
+/// What a node shows of itself.
+fn sign_of(node: &Object, out_of_service: bool) -> Sign {
+    if out_of_service {
+        return Sign::OutOfService;
+    }
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    match conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|c| c.status.as_str()) {
+        Some("True") => Sign::Ready,
+        Some("False") => Sign::NotReady { dead: false },
+        _ => Sign::Unknown,
     }
 }

@@ -23,6 +23,8 @@ use crate::shared::Wake;
 use crate::want::{Facet, Kind, Outcome, Target, Want};
 use crate::{Core, key_of, name_of};
 
+/// Condition of the Topology: so many nodes are silent at once that none of them counts as lost.
+const VERDICTS_HELD: &str = "VerdictsHeld";
 /// What a queue does today.
 const QUEUE_READY: &str =
     "gangs may use it; its quotas, limits, weight, borrowing and namespaces bind nobody yet";
@@ -101,6 +103,7 @@ impl Core {
         let before = self.reports.topologies.objects.get(TOPOLOGY_NAME).map(levels).unwrap_or_default();
         let after = object.as_ref().map(levels).unwrap_or_default();
         if before != after {
+            self.set_levels(after.clone());
             self.shared.cluster.set_topology(after);
         }
         self.reports.topologies.set(TOPOLOGY_NAME, object);
@@ -147,10 +150,21 @@ impl Core {
         let wants = match kind {
             Kind::Topology => {
                 let devices = shared.world.device_names();
+                let brakes = shared.nodes.brakes(at);
                 reports.topologies.report(kind, at, busy, |object, status| {
                     let (levels, generation) = (object.spec.to_model(), object.metadata.generation);
                     let nodes = shared.cluster.nodes();
                     *status = topology::status(&levels, nodes, &devices, status, generation, &time(wall));
+                    let held = match brakes.first() {
+                        Some(words) => Now::yes(VERDICTS_HELD, "ManyNodesSilent", words.clone()),
+                        None => Now::no(VERDICTS_HELD, "FewNodesSilent", "nodes are judged one by one"),
+                    };
+                    // Only once it has been so: most clusters never see it.
+                    let known = condition::find(&status.conditions, VERDICTS_HELD).is_some();
+                    if known || !brakes.is_empty() {
+                        status.conditions =
+                            condition::merge(&status.conditions, &[held], generation, &time(wall));
+                    }
                 })
             }
             Kind::Class => reports.classes.report(kind, at, busy, |object, status| {

@@ -3,7 +3,7 @@
 use kube::api::ObjectMeta;
 use muster_cluster::Cluster;
 use muster_lifecycle::Now;
-use muster_model::{Millis, NodeName, ObjectKey, Resources, Slot, Uid};
+use muster_model::{Millis, ObjectKey, Resources, Slot, Uid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::desk::Desk;
@@ -20,8 +20,6 @@ pub enum Wake {
     Gang(ObjectKey),
     /// A workload.
     Workload(Uid),
-    /// What is believed of a node.
-    Node(NodeName),
     /// The statuses of a kind that are counted from others.
     Report(Kind),
     /// Nothing in particular: one more turn.
@@ -89,7 +87,7 @@ impl Shared {
     pub fn new(config: Config, epoch: i64) -> Self {
         Self {
             desk: Desk::new(config.limits),
-            nodes: Nodes::new(&config),
+            nodes: Nodes::new(config.nodes),
             config,
             epoch,
             now: Now::default(),

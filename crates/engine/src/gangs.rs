@@ -194,8 +194,9 @@ fn answer(
         record.prepared = Some(alike.prepare(cluster, gang)?);
     }
     let others = groups.others(cluster, gang)?;
-    if let GangState::Replan { plan, lost } = &gang.state {
-        let (placement, how) = replan::replan(cluster, gang, plan, lost, &others)?;
+    if let GangState::Replan { plan, lost, steps } = &gang.state {
+        let loss = replan::Loss { gang, plan, lost, others: &others };
+        let (placement, how) = replan::replan(cluster, loss, steps)?;
         let held = replan::holdings(cluster, gang, &placement.units, &placement.spares);
         return Ok((placement, held, how));
     }

@@ -59,7 +59,8 @@ mod trial;
 mod wishes;
 
 use muster_model::{
-    Gang, Millis, Node, NodeName, ObjectKey, PodTerm, Reason, Resources, Topology, Uid, plan::Placement,
+    Gang, Millis, Node, NodeName, ObjectKey, PodTerm, Reason, RecoveryStep, Resources, Topology, Uid,
+    plan::Placement,
 };
 
 pub use changes::{Change, Explanation};
@@ -120,10 +121,22 @@ pub enum How {
     Fresh,
     /// Lost units went to other nodes; all others stay where they are.
     Replaced,
-    /// Lost units were dropped; the others stay and are still a valid count.
+    /// Lost units were dropped, and more where the rest is no valid count; those that go on stay where they are.
     Shrunk,
-    /// Neither was possible: the whole gang goes elsewhere.
+    /// The whole gang goes elsewhere.
     Moved,
+}
+
+impl How {
+    /// The step of the recovery ladder that it is; `None` for a first placement.
+    pub fn step(self) -> Option<RecoveryStep> {
+        match self {
+            Self::Fresh => None,
+            Self::Replaced => Some(RecoveryStep::ReplaceNode),
+            Self::Shrunk => Some(RecoveryStep::Shrink),
+            Self::Moved => Some(RecoveryStep::Requeue),
+        }
+    }
 }
 
 /// What the engine decided for one gang.

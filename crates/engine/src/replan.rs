@@ -1,11 +1,16 @@
-//! New nodes for lost units: replace them, else shrink, else move the whole gang.
+//! New nodes for lost units, by the steps of the gang's recovery ladder in their order.
 //!
 //! ```text
-//!   Plan + lost ──▶ survivors stay ──▶ Replaced (near the survivors) | Shrunk (renumbered) | Moved (all anew) | Reason
+//!   Plan + lost ──▶ survivors stay ──▶ ReplaceNode: Replaced (near the survivors)
+//!              steps, one after another ├▶ Shrink: Shrunk (renumbered)
+//!                                       └▶ Requeue: Moved (all anew), the last whatever follows ──▶ Reason
 //! ```
+//!
+//! To be moved as a whole is `Requeue` without the wait: the gang gives everything back and is placed anew. Where that
+//! finds nothing the caller may still requeue it, so no step after it is ever reached.
 
 use muster_model::{
-    Gang, GangState, Mode, NodeName, Plan, PlannedUnit, Reason, Role, UnitId,
+    Gang, GangState, Mode, NodeName, Plan, PlannedUnit, Reason, RecoveryStep, Role, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +97,9 @@ pub fn held_units(gang: &Gang) -> Option<Vec<&PlacedUnit>> {
     match &gang.state {
         GangState::Inactive | GangState::Waiting => None,
         GangState::Holding(plan) => Some(plan.units.iter().map(|unit| &unit.placed).collect()),
-        GangState::Replan { plan, lost } => Some(survivors(plan, lost).map(|unit| &unit.placed).collect()),
+        GangState::Replan { plan, lost, .. } => {
+            Some(survivors(plan, lost).map(|unit| &unit.placed).collect())
+        }
     }
 }
 
@@ -100,45 +107,78 @@ fn survivors<'a>(plan: &'a Plan, lost: &'a BTreeSet<UnitId>) -> impl Iterator<It
     plan.units.iter().filter(|unit| !lost.contains(&unit.placed.id))
 }
 
-/// Finds new nodes for lost units. What the gang holds must be charged, and is charged unchanged on return.
-///
-/// # Errors
-/// Why none of the three ways is possible: the reason of the last, a whole new placement.
-pub fn replan(
-    cluster: &mut Cluster,
-    gang: &Gang,
-    plan: &Plan,
-    lost: &BTreeSet<UnitId>,
-    others: &Others,
-) -> Result<(Placement, How), Reason> {
-    spec::compile(&cluster.tree, gang, None)?;
-    // What is given up and taken back here are trials.
-    cluster.quietly(|cluster| try_all(cluster, gang, plan, lost, others))
+/// What was lost of a plan.
+#[derive(Clone, Copy)]
+pub struct Loss<'a> {
+    /// The gang.
+    pub gang: &'a Gang,
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// Units that want other nodes.
+    pub lost: &'a BTreeSet<UnitId>,
+    /// Units of other gangs that count in its rules.
+    pub others: &'a Others,
 }
 
-fn try_all(
+/// Finds new nodes for lost units by these steps, in order. What the gang holds must be charged, and is charged
+/// unchanged on return.
+///
+/// # Errors
+/// Why no step is possible: with `Requeue` among them the reason of a whole new placement;
+/// [`Reason::LadderForbids`] where a step that is not listed would do; else the reason of `ReplaceNode`, or of `Shrink`.
+pub fn replan(
     cluster: &mut Cluster,
-    gang: &Gang,
-    plan: &Plan,
-    lost: &BTreeSet<UnitId>,
-    others: &Others,
+    loss: Loss<'_>,
+    steps: &[RecoveryStep],
 ) -> Result<(Placement, How), Reason> {
-    // The gang's own spares are there for this: the replacement may use them, and new ones are chosen after.
-    let spares = holdings(cluster, gang, [], &plan.spares);
-    lend(cluster, &spares, -1);
-    let replaced = replace(cluster, gang, plan, lost, others);
-    lend(cluster, &spares, 1);
-    if let Some(placement) = replaced {
-        return Ok((placement, How::Replaced));
+    spec::compile(&cluster.tree, loss.gang, None)?;
+    // What is given up and taken back here are trials.
+    cluster.quietly(|cluster| walk(cluster, loss, steps))
+}
+
+/// The steps that ask for a placement, in the order of the default ladder.
+const PLACING: [RecoveryStep; 3] = [RecoveryStep::ReplaceNode, RecoveryStep::Shrink, RecoveryStep::Requeue];
+
+fn walk(cluster: &mut Cluster, loss: Loss<'_>, steps: &[RecoveryStep]) -> Result<(Placement, How), Reason> {
+    let mut last = None;
+    for step in steps.iter().copied().filter(|step| PLACING.contains(step)) {
+        match attempt(cluster, loss, step) {
+            Ok(found) => return Ok(found),
+            Err(reason) if step == RecoveryStep::Requeue => return Err(reason),
+            // What nodes lack tells more than that the rest is too small.
+            Err(reason) if step == RecoveryStep::Shrink => last = last.or(Some(reason)),
+            Err(reason) => last = Some(reason),
+        }
     }
-    if let Some(placement) = shrink(gang, plan, lost) {
-        return Ok((placement, How::Shrunk));
+    for step in PLACING.into_iter().filter(|step| !steps.contains(step)) {
+        match attempt(cluster, loss, step) {
+            Ok(_) => return Err(Reason::LadderForbids { step }),
+            Err(reason) => last = last.or(Some(reason)),
+        }
     }
-    let held = held_by(cluster, gang);
-    lend(cluster, &held, -1);
-    let moved = place::place(cluster, &Request::fresh(gang, others));
-    lend(cluster, &held, 1);
-    moved.map(|found| (found.placement(cluster, gang), How::Moved))
+    Err(last.unwrap_or(Reason::NotFound { states: 0 }))
+}
+
+fn attempt(cluster: &mut Cluster, loss: Loss<'_>, step: RecoveryStep) -> Result<(Placement, How), Reason> {
+    let Loss { gang, plan, others, .. } = loss;
+    match step {
+        RecoveryStep::ReplaceNode => {
+            // The gang's own spares are there for this: the replacement may use them, and new ones are chosen after.
+            let spares = holdings(cluster, gang, [], &plan.spares);
+            lend(cluster, &spares, -1);
+            let replaced = replace(cluster, loss);
+            lend(cluster, &spares, 1);
+            replaced.map(|placement| (placement, How::Replaced))
+        }
+        RecoveryStep::Shrink => shrink(loss).map(|placement| (placement, How::Shrunk)),
+        RecoveryStep::Requeue | RecoveryStep::RestartInPlace => {
+            let held = held_by(cluster, gang);
+            lend(cluster, &held, -1);
+            let moved = place::place(cluster, &Request::fresh(gang, others));
+            lend(cluster, &held, 1);
+            moved.map(|found| (found.placement(cluster, gang), How::Moved))
+        }
+    }
 }
 
 /// A gang that asks for the lost units only, on the class that the plan uses.
@@ -159,13 +199,12 @@ fn lost_part(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Gang {
     part
 }
 
-fn replace(
-    cluster: &mut Cluster,
-    gang: &Gang,
-    plan: &Plan,
-    lost: &BTreeSet<UnitId>,
-    others: &Others,
-) -> Option<Placement> {
+/// Other nodes for the lost units beside those that stay.
+///
+/// # Errors
+/// Why there are none, in the widest domain that was tried.
+fn replace(cluster: &mut Cluster, loss: Loss<'_>) -> Result<Placement, Reason> {
+    let Loss { gang, plan, lost, others } = loss;
     let part = lost_part(gang, plan, lost);
     let stay: Vec<&PlannedUnit> = survivors(plan, lost).collect();
     let leaf = |name: &NodeName| cluster.node(cluster.slot(name.as_str())?)?.leaf;
@@ -185,11 +224,14 @@ fn replace(
             .filter(|top| homes.iter().all(|other| cluster.tree.ancestors(*other).any(|d| d == *top)))
             .collect(),
     };
-    let spec = spec::compile(&cluster.tree, &part, None).ok()?;
+    let spec = spec::compile(&cluster.tree, &part, None)?;
     let kept: usize = stay.iter().map(|unit| unit.placed.nodes.len()).sum();
     if (spec.within > 0 || !gang.rules.is_empty()) && homes.len() < kept {
         // Where a node that is gone lay is not known, so nothing can be said to lie together with it.
-        return None;
+        return Err(Reason::RuleUnmet {
+            field: if gang.rules.is_empty() { "within" } else { "rules" }.to_owned(),
+            rule: "a node of a unit that stays is gone, so nobody knows what lies beside it".to_owned(),
+        });
     }
     let within = if homes.is_empty() { 0 } else { spec.within };
     // Beside survivors the span is that of the domain tried, not that of the new pods alone.
@@ -202,6 +244,7 @@ fn replace(
     // What is wished apart is not sought close by first.
     let allowed = tops.iter().take_while(|top| cluster.tree.domain(**top).depth >= within).count();
     let tops = if apart { &tops[allowed.saturating_sub(1)..allowed] } else { &tops[..] };
+    let mut refusal = None;
     for top in tops.iter().copied() {
         if cluster.tree.domain(top).depth < within {
             break;
@@ -215,11 +258,19 @@ fn replace(
             stay: &standing,
             others,
         };
-        if let Ok(found) = place::place(cluster, &request) {
-            return Some(merge(gang, plan, lost, found.placement(cluster, &part)));
+        match place::place(cluster, &request) {
+            Ok(found) => return Ok(merge(gang, plan, lost, found.placement(cluster, &part))),
+            Err(reason) => refusal = Some(reason),
         }
     }
-    None
+    Err(refusal.unwrap_or_else(|| not_together(gang)))
+}
+
+/// What stays lies in several domains of the level in which all of the gang must lie.
+fn not_together(gang: &Gang) -> Reason {
+    let rule =
+        gang.within.as_ref().map_or_else(String::new, |within| format!("all of it in one {}", within.level));
+    Reason::RuleUnmet { field: "within".to_owned(), rule }
 }
 
 /// The survivors with the replacements under the lost units' names.
@@ -244,24 +295,40 @@ fn merge(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>, found: Placement) ->
     Placement { units, spares: found.spares }
 }
 
-/// How many survivors of each role go on.
-fn kept_counts(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Vec<u32>> {
+/// How many survivors of each role go on: the most that are a valid size, and with ratios the most that keep these.
+///
+/// # Errors
+/// Which role has too few left.
+fn kept_counts(loss: Loss<'_>) -> Result<Vec<u32>, Reason> {
+    let Loss { gang, plan, lost, .. } = loss;
     let count = |role: &Role| {
         let stay = survivors(plan, lost).filter(|unit| unit.placed.id.role == role.name);
         stay.count() as u32
     };
     let counts: Vec<u32> = gang.roles.iter().map(count).collect();
+    let few = |role: &Role, left: u32| Reason::TooFewLeft {
+        role: role.name.clone(),
+        left,
+        min: role.valid.iter().copied().filter(|units| *units >= role.min).min().unwrap_or(role.min),
+    };
+    let sizes = gang.roles.iter().zip(&counts);
+    let most: Vec<u32> = sizes
+        .map(|(role, left)| role.allowed_at_most(*left).ok_or_else(|| few(role, *left)))
+        .collect::<Result<_, _>>()?;
     if gang.rules.ratios.is_empty() {
-        let valid = |(role, count): (&Role, &u32)| role.allowed_at_most(*count) == Some(*count);
-        return gang.roles.iter().zip(&counts).all(valid).then_some(counts);
+        return Ok(most);
     }
-    rules::most_units(gang, &counts)
+    rules::most_units(gang, &counts).ok_or_else(|| {
+        let rules: Vec<String> = gang.rules.ratios.iter().map(muster_model::Ratio::words).collect();
+        Reason::RuleUnmet { field: "rules.ratios".to_owned(), rule: rules.join("; ") }
+    })
 }
 
-/// The survivors alone, renumbered, if every role still has a valid count; with ratios the most of them that keep these.
-fn shrink(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Placement> {
+/// The survivors alone, renumbered, in the largest valid size of every role that they are enough for.
+fn shrink(loss: Loss<'_>) -> Result<Placement, Reason> {
+    let Loss { gang, plan, lost, .. } = loss;
     let mut units = Vec::new();
-    let most = kept_counts(gang, plan, lost)?;
+    let most = kept_counts(loss)?;
     for (role, most) in gang.roles.iter().zip(most) {
         let mut stay: Vec<PlacedUnit> = survivors(plan, lost)
             .filter(|unit| unit.placed.id.role == role.name)
@@ -274,5 +341,9 @@ fn shrink(gang: &Gang, plan: &Plan, lost: &BTreeSet<UnitId>) -> Option<Placement
         }
         units.extend(stay);
     }
-    (!units.is_empty()).then(|| Placement { units, spares: plan.spares.clone() })
+    if units.is_empty() {
+        let role = gang.roles.first().map_or_else(String::new, |role| role.name.clone());
+        return Err(Reason::TooFewLeft { role, left: 0, min: 1 });
+    }
+    Ok(Placement { units, spares: plan.spares.clone() })
 }

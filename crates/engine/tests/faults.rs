@@ -22,8 +22,8 @@ mod common;
 use common::{class_of, gang_of, node_at, role_of};
 use muster_engine::{Change, Decision, Engine, Event};
 use muster_model::{
-    Gang, GangState, Level, Mode, Node, Plan, Reason, Resources, Role, Segment, Topology, Within,
-    plan::Placement,
+    Gang, GangState, Level, Mode, Node, Plan, Reason, RecoveryStep, Resources, Role, Segment, Topology,
+    Within, plan::Placement,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -205,7 +205,8 @@ fn what_stays_put_is_replaced_in_its_own_rack() {
     let lost = placement.units[1].clone();
     busy(&mut engine, lost.nodes[0].as_str()[1..].parse().unwrap(), 8);
     let plan = Plan::next(None, 1, placement, &BTreeSet::new(), false);
-    let state = GangState::Replan { plan, lost: BTreeSet::from([lost.id]) };
+    let state =
+        GangState::Replan { plan, lost: BTreeSet::from([lost.id]), steps: RecoveryStep::ALL.to_vec() };
     let again = decide(&mut engine, &Gang { state, ..asked }).unwrap();
     assert_eq!(racks(&again, 4), home);
     assert_eq!(again.spares, BTreeMap::new());

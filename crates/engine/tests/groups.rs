@@ -5,7 +5,8 @@ mod common;
 use common::{engine_of, gang_of, node_at, role_of};
 use muster_engine::{Change, Decision, Engine, Event, How, solve};
 use muster_model::{
-    Gang, GangState, Mode, Node, ObjectKey, Plan, Reason, Resources, Rules, Spread, Topology, UnitId,
+    Gang, GangState, Mode, Node, ObjectKey, Plan, Reason, RecoveryStep, Resources, Rules, Spread, Topology,
+    UnitId,
     plan::{PlacedUnit, Placement},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,6 +185,7 @@ fn a_refused_gang_is_asked_again_when_one_of_its_group_stops_holding_units_and_o
     let lost = || GangState::Replan {
         plan: plan(&["a0", "b0"]),
         lost: [UnitId { role: "server".into(), index: 1 }].into(),
+        steps: RecoveryStep::ALL.to_vec(),
     };
     let state = |state: GangState| Event::Gang(Gang { state, ..gang() });
     // Both units of the first come to lie in rack b.
@@ -238,7 +240,7 @@ fn a_replacement_keeps_away_from_the_units_of_the_other_gang() {
         let mut engine = engine(&["b0", "b1", "c0", "d0"]);
         engine.apply(holding(service("other", 1, 1, rule("Rack", 1, mode)), &["c0"]));
         let lost = [UnitId { role: "server".into(), index: 0 }].into();
-        let state = GangState::Replan { plan: plan(&["a0", "b0"]), lost };
+        let state = GangState::Replan { plan: plan(&["a0", "b0"]), lost, steps: RecoveryStep::ALL.to_vec() };
         engine.apply(Event::Gang(Gang { state, ..service("first", 2, 2, rule("Rack", 1, mode)) }));
         assert_eq!(decide(&mut engine)["first"], Ok((vec!["b".into(), "d".into()], How::Replaced)));
     }
@@ -250,7 +252,11 @@ fn a_wish_for_a_replacement_counts_the_units_that_stay() {
     for group in [None, Some("web".to_owned())] {
         let mut engine = engine(&["a0", "a1", "b0", "b1"]);
         let lost = [UnitId { role: "server".into(), index: 5 }].into();
-        let state = GangState::Replan { plan: plan(&["a0", "a0", "a1", "b0", "b0", "gone"]), lost };
+        let state = GangState::Replan {
+            plan: plan(&["a0", "a0", "a1", "b0", "b0", "gone"]),
+            lost,
+            steps: RecoveryStep::ALL.to_vec(),
+        };
         let rule = Spread { group, ..rule("Rack", 1, Mode::Preferred) };
         engine.apply(Event::Gang(Gang { state, ..service("g", 6, 6, rule) }));
         let Ok((racks, How::Replaced)) = &decide(&mut engine)["g"] else { panic!("it is not replaced") };
@@ -263,7 +269,8 @@ fn units_that_stay_count_once() {
     // Two in each rack are allowed, and one stays in each: there is room for the third.
     let mut engine = engine(&["a0", "b0"]);
     let lost = [UnitId { role: "server".into(), index: 2 }].into();
-    let state = GangState::Replan { plan: plan(&["a0", "b0", "gone"]), lost };
+    let state =
+        GangState::Replan { plan: plan(&["a0", "b0", "gone"]), lost, steps: RecoveryStep::ALL.to_vec() };
     engine.apply(Event::Gang(Gang { state, ..service("first", 3, 3, rule("Rack", 2, Mode::Required)) }));
     assert!(matches!(&decide(&mut engine)["first"], Ok((racks, How::Replaced)) if racks.len() == 3));
 }

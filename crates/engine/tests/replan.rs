@@ -1,11 +1,11 @@
-//! Lost units: replaced near the survivors, else dropped, else the whole gang moves.
+//! Lost units: replaced near the survivors, dropped, or the whole gang moves; in the order of the ladder.
 
 mod common;
 
 use common::{engine_of, gang_of, node_at, role_of};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
-    Gang, GangState, Mode, Node, Plan, Reason, Resources, Role, Segment, UnitId, Within,
+    Gang, GangState, Mode, Node, Plan, Reason, RecoveryStep, Resources, Role, Segment, UnitId, Within,
     plan::{PlacedUnit, Placement},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,9 +42,17 @@ fn plan(units: &[&[&str]], spares: &[&str]) -> Plan {
     Plan::next(None, 1, placement, &BTreeSet::new(), false)
 }
 
+/// One unit is lost, and every step of the ladder is allowed.
+fn lose(plan: Plan, index: u32) -> GangState {
+    GangState::Replan { plan, lost: [unit(index)].into(), steps: RecoveryStep::ALL.to_vec() }
+}
+
 fn replan(engine: &mut Engine, role: Role, plan: Plan, lost: &[u32]) -> Result<(Vec<String>, How), Reason> {
     let lost = lost.iter().map(|index| unit(*index)).collect();
-    let gang = Gang { state: GangState::Replan { plan, lost }, ..gang_of("g", vec![role]) };
+    let gang = Gang {
+        state: GangState::Replan { plan, lost, steps: RecoveryStep::ALL.to_vec() },
+        ..gang_of("g", vec![role])
+    };
     engine.apply(Event::Gang(gang));
     match engine.decide(0, 1).remove(0) {
         Decision::Place { placement, how, .. } => {
@@ -85,10 +93,7 @@ fn the_spare_is_used_first_and_a_new_one_chosen() {
     let mut engine = engine(&["a0", "a1", "a2", "b0"]);
     leave(&mut engine, "a0");
     let with_spare = Role { spares: 1, ..role(1, 2, 2) };
-    let gang = Gang {
-        state: GangState::Replan { plan: plan(&[&["a0"], &["a1"]], &["a2"]), lost: [unit(0)].into() },
-        ..gang_of("g", vec![with_spare])
-    };
+    let gang = Gang { state: lose(plan(&[&["a0"], &["a1"]], &["a2"]), 0), ..gang_of("g", vec![with_spare]) };
     engine.apply(Event::Gang(gang));
     let decisions = engine.decide(0, 1);
     let [Decision::Place { placement, how: How::Replaced, .. }] = &decisions[..] else {
@@ -118,7 +123,8 @@ fn survivors_are_renumbered_when_no_node_is_left_and_the_count_is_valid() {
     assert_eq!(result, Ok((vec!["0:a0".into(), "1:a2".into()], How::Shrunk)));
     let odd = Role { valid: vec![1, 3], ..role(1, 1, 3) };
     let result = replan(&mut engine, odd, three, &[1]);
-    assert_eq!(result, Ok((vec!["0:a0".into()], How::Moved)), "two units are not allowed, one is");
+    let one = Ok((vec!["0:a0".into()], How::Shrunk));
+    assert_eq!(result, one, "two units are not allowed, one is, and it stays where it is");
 }
 
 #[test]
@@ -133,7 +139,7 @@ fn the_whole_gang_moves_when_survivors_are_too_few_and_their_own_nodes_count_as_
     };
     let gang = Gang {
         within: Some(muster_model::Within { level: "Rack".into(), mode: Mode::Required }),
-        state: GangState::Replan { plan: plan(&[&["a0"], &["a1"]], &[]), lost: [unit(1)].into() },
+        state: lose(plan(&[&["a0"], &["a1"]], &[]), 1),
         ..gang_of("g", vec![together])
     };
     engine.apply(Event::Gang(gang));
@@ -172,7 +178,7 @@ fn a_gang_of_one_unit_is_placed_anew() {
 fn beside_a_unit_whose_node_is_gone_nothing_is_placed_before_it_is_known_where_it_lies() {
     let mut engine = engine(&["a0", "a1", "b0"]);
     engine.apply(Event::NodeGone("a0".into()));
-    let state = GangState::Replan { plan: plan(&[&["a0"], &["b0"]], &[]), lost: BTreeSet::from([unit(1)]) };
+    let state = lose(plan(&[&["a0"], &["b0"]], &[]), 1);
     let within = Some(Within { level: "Rack".into(), mode: Mode::Required });
     engine.apply(Event::Gang(Gang { state, within, ..gang_of("g", vec![role(1, 2, 2)]) }));
     assert!(matches!(&engine.decide(0, 1)[..], [Decision::Refuse { .. }]), "b0 may be far from it");
@@ -184,4 +190,149 @@ fn beside_a_unit_whose_node_is_gone_nothing_is_placed_before_it_is_known_where_i
         panic!("{decisions:?}")
     };
     assert_eq!(placement.units[1].nodes, ["a1".into()]);
+}
+
+/// Three units of one core in rack a, of which the last is lost; what is possible then.
+struct World {
+    what: &'static str,
+    /// Nodes without the gang's own.
+    free: &'static [&'static str],
+    min: u32,
+    /// All of it in one rack.
+    within: bool,
+    possible: &'static [RecoveryStep],
+}
+
+use RecoveryStep::{ReplaceNode, Requeue, RestartInPlace, Shrink};
+
+const WORLDS: [World; 6] = [
+    World {
+        what: "a node is free, two units are enough",
+        free: &["a3"],
+        min: 2,
+        within: false,
+        possible: &[ReplaceNode, Shrink, Requeue],
+    },
+    World {
+        what: "a node is free, all are needed",
+        free: &["a3"],
+        min: 3,
+        within: false,
+        possible: &[ReplaceNode, Requeue],
+    },
+    World { what: "two units are enough", free: &[], min: 2, within: false, possible: &[Shrink, Requeue] },
+    World {
+        what: "only another rack has room",
+        free: &["b0", "b1", "b2"],
+        min: 3,
+        within: true,
+        possible: &[Requeue],
+    },
+    World {
+        what: "another rack has room, two units are enough",
+        free: &["b0", "b1", "b2"],
+        min: 2,
+        within: true,
+        possible: &[Shrink, Requeue],
+    },
+    World { what: "nothing is free, all are needed", free: &[], min: 3, within: false, possible: &[] },
+];
+
+fn in_world(world: &World, steps: &[RecoveryStep]) -> Result<How, Reason> {
+    let mut engine = engine(&[&["a0", "a1", "a2"], world.free].concat());
+    leave(&mut engine, "a2");
+    let plan = plan(&[&["a0"], &["a1"], &["a2"]], &[]);
+    let state = GangState::Replan { plan, lost: [unit(2)].into(), steps: steps.to_vec() };
+    let within = world.within.then(|| Within { level: "Rack".into(), mode: Mode::Required });
+    engine.apply(Event::Gang(Gang { state, within, ..gang_of("g", vec![role(1, world.min, 3)]) }));
+    match engine.decide(0, 1).remove(0) {
+        Decision::Place { how, .. } => Ok(how),
+        Decision::Refuse { reason, .. } => Err(reason),
+    }
+}
+
+/// Every ordered choice of steps.
+fn ladders() -> Vec<Vec<RecoveryStep>> {
+    let mut all = vec![Vec::new()];
+    let mut at = 0;
+    while at < all.len() {
+        let longer = RecoveryStep::ALL.into_iter().filter(|step| !all[at].contains(step));
+        let longer: Vec<_> = longer.map(|step| [all[at].clone(), vec![step]].concat()).collect();
+        all.extend(longer);
+        at += 1;
+    }
+    all
+}
+
+#[test]
+fn every_ladder_is_walked_in_its_own_order() {
+    assert_eq!(ladders().len(), 65, "1 + 4 + 12 + 24 + 24");
+    for world in &WORLDS {
+        for steps in ladders() {
+            // After Requeue everything is given back.
+            let end = steps.iter().position(|step| *step == Requeue).map_or(steps.len(), |at| at + 1);
+            let expected = steps[..end].iter().find(|step| world.possible.contains(step));
+            let found = in_world(world, &steps);
+            let step = found.as_ref().ok().and_then(|how| how.step());
+            assert_eq!(step.as_ref(), expected, "{}, {steps:?}: {found:?}", world.what);
+            let Err(reason) = found else { continue };
+            assert!(!matches!(reason, Reason::NotFound { .. }), "{}, {steps:?}: {reason}", world.what);
+            let unlisted = world.possible.iter().find(|step| !steps.contains(step)).copied();
+            let forbidden = unlisted.filter(|_| !steps.contains(&Requeue));
+            let named = match reason {
+                Reason::LadderForbids { step } => Some(step),
+                _ => None,
+            };
+            assert_eq!(named, forbidden, "{}, {steps:?}", world.what);
+        }
+    }
+}
+
+#[test]
+fn a_ladder_without_replace_node_shrinks_although_a_node_is_free() {
+    assert_eq!(in_world(&WORLDS[0], &[RestartInPlace, Shrink]), Ok(How::Shrunk));
+    assert_eq!(in_world(&WORLDS[0], &[Shrink, ReplaceNode]), Ok(How::Shrunk));
+    assert_eq!(in_world(&WORLDS[1], &[Shrink, ReplaceNode]), Ok(How::Replaced));
+}
+
+#[test]
+fn what_a_ladder_forbids_is_said() {
+    let said = |world: usize, steps: &[RecoveryStep]| {
+        let reason = in_world(&WORLDS[world], steps).expect_err("it is not allowed");
+        format!("{}: {reason}; {}", reason.code(), reason.remedy())
+    };
+    let free = "LadderForbids: nodes are free for the lost units, but spec.recovery.ladder lists no ReplaceNode; \
+                add ReplaceNode to spec.recovery.ladder";
+    assert_eq!(said(1, &[RestartInPlace, Shrink]), free);
+    assert_eq!(
+        said(2, &[ReplaceNode]),
+        "LadderForbids: it could go on in a smaller size, but spec.recovery.ladder lists no Shrink; add Shrink to \
+         spec.recovery.ladder"
+    );
+    assert_eq!(
+        said(3, &[ReplaceNode, Shrink]),
+        "LadderForbids: there is room for the whole gang elsewhere, but spec.recovery.ladder lists no Requeue; add \
+         Requeue to spec.recovery.ladder"
+    );
+    assert!(
+        said(5, &[Shrink]).starts_with("TooFewLeft: 2 w units are left, and it runs with no fewer than 3")
+    );
+    assert!(said(5, &[ReplaceNode, Shrink]).starts_with("InsufficientCapacity"));
+    assert!(said(5, &[ReplaceNode]).starts_with("InsufficientCapacity: 0 of at least 1 w units fit now"));
+}
+
+#[test]
+fn a_ladder_that_changes_is_a_new_question() {
+    let mut engine = engine(&["a0", "a1", "a2", "a3"]);
+    leave(&mut engine, "a2");
+    let plan = plan(&[&["a0"], &["a1"], &["a2"]], &[]);
+    let gang = |steps: &[RecoveryStep]| Gang {
+        state: GangState::Replan { plan: plan.clone(), lost: [unit(2)].into(), steps: steps.to_vec() },
+        ..gang_of("g", vec![role(1, 3, 3)])
+    };
+    engine.apply(Event::Gang(gang(&[Shrink])));
+    let refused = Reason::LadderForbids { step: ReplaceNode };
+    assert!(matches!(&engine.decide(0, 1)[..], [Decision::Refuse { reason, .. }] if *reason == refused));
+    engine.apply(Event::Gang(gang(&[ReplaceNode])));
+    assert!(matches!(&engine.decide(0, 1)[..], [Decision::Place { how: How::Replaced, .. }]));
 }

@@ -5,8 +5,8 @@ mod common;
 use common::{engine_of, gang_of, node_at, role_of};
 use muster_engine::{Change, Decision, Engine, Event, How, solve_within};
 use muster_model::{
-    Gang, GangState, Mode, Near, Node, Plan, Ratio, Reason, Resources, Role, Rules, Spread, Topology, UnitId,
-    plan::Placement,
+    Gang, GangState, Mode, Near, Node, Plan, Ratio, Reason, RecoveryStep, Resources, Role, Rules, Spread,
+    Topology, UnitId, plan::Placement,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -215,7 +215,10 @@ fn lose(names: &[&str], gang: Gang, plan: Plan, role: &str, index: u32) -> Resul
     let gone = plan.unit(&id).expect("a unit of the plan").placed.nodes[0].clone();
     let mut engine = engine(names);
     engine.apply(Event::NodeGone(gone));
-    engine.apply(Event::Gang(Gang { state: GangState::Replan { plan, lost: [id].into() }, ..gang }));
+    engine.apply(Event::Gang(Gang {
+        state: GangState::Replan { plan, lost: [id].into(), steps: RecoveryStep::ALL.to_vec() },
+        ..gang
+    }));
     match engine.decide(0, 1).remove(0) {
         Decision::Place { placement, how, .. } => Ok((placement, how)),
         Decision::Refuse { reason, .. } => Err(reason),

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   PodEnd ──classify──▶ Fault ─┐
-//!   restarts (from status) ─────┼──decide──▶ Verdict ──▶ RestartInPlace, Replan, Requeue, GiveUp or Wait
+//!   restarts (from status) ─────┤
+//!   misfits, places ────────────┼──decide──▶ Verdict ──▶ RestartInPlace, Replan, Requeue, TakeBack, GiveUp or Wait
 //!   Policy, now ────────────────┘
 //! ```
 //!
@@ -10,190 +11,33 @@
 //! budget. When one fault causes others (a node dies, then every other rank fails in its collectives), the whole loss
 //! is judged by the fault that can be the cause of the rest.
 //!
-//! The ladder is walked from the fault upwards: a fault of the program restarts in place; after [`IN_A_ROW`] restarts
-//! in quick succession, or where the place itself is the fault, the engine is asked for other nodes, within the rungs
-//! that the ladder has.
+//! The ladder is walked from the fault upwards: a fault of the program restarts in place, where the places can still
+//! hold their pods; after [`IN_A_ROW`] restarts in quick succession, or where the place itself is the fault, the engine
+//! is asked for other nodes, within the rungs that the ladder has and in its order.
+//!
+//! A pod that never ran costs no restart, and another node is looked for. That, too, is delayed more and more, and when
+//! several nodes have refused it for the same reason it is the pod's fault: no further node is tried.
 
-use muster_model::{Millis, UnitId, duration};
-use std::collections::BTreeSet;
+mod fault;
+mod history;
 
-/// Delay before the second restart in quick succession; doubled for each one more, up to [`LONGEST_DELAY`].
-pub const FIRST_DELAY: Millis = 10_000;
-/// Longest delay before a restart (the kubelet's own cap).
-pub const LONGEST_DELAY: Millis = 300_000;
-/// A run of so long ends a succession of restarts.
-pub const QUIET: Millis = 1_800_000;
+use muster_model::{Millis, NodeName, Reason, RecoveryStep, UnitId, duration};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use fault::{DO_NOT_REQUEUE, Fault, PodEnd, classify};
+pub use history::{
+    FIRST_DELAY, KEPT, LONGEST_DELAY, MISFIT_WINDOW, MISFITS_KEPT, Misfit, QUIET, REFUSALS, Spent, bound,
+    remember, within_window,
+};
+
 /// After so many restarts in quick succession the place is suspected too.
 pub const IN_A_ROW: usize = 3;
-/// Exit code with which NVIDIA's Resiliency Extension says: do not requeue.
-pub const DO_NOT_REQUEUE: i32 = 93;
-
-/// How a pod ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodEnd {
-    /// Whether any of its containers had started.
-    pub started: bool,
-    /// Exit code of the container that failed.
-    pub exit_code: Option<i32>,
-    /// Reason of the pod or of the container, such as `OOMKilled`; empty if there is none.
-    pub reason: String,
-    /// Reason of the condition `DisruptionTarget`, if it is true.
-    pub disruption: Option<String>,
-}
-
-/// Kinds of fault. The order is that of causes: of several at once the smallest can be the cause of the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// The program asked not to be started again.
-    DoNotRequeue,
-    /// The node is gone, silent or shutting down.
-    NodeLost,
-    /// A device of the node is unhealthy.
-    DeviceUnhealthy,
-    /// A foreign pod of higher priority took its place.
-    Preempted,
-    /// It was evicted: a drain, or pressure on the node.
-    Evicted,
-    /// No container ever started.
-    Misfit,
-    /// Somebody deleted it.
-    PodDeleted,
-    /// It used more memory than its limit.
-    OutOfMemory,
-    /// The program failed.
-    Application,
-}
-
-/// What a fault means.
-struct Meaning {
-    fault: Fault,
-    cause: &'static str,
-    /// Counts against the restart budget.
-    counts: bool,
-    /// The unit cannot go on where it is.
-    moves: bool,
-    /// New pods should avoid the node for a while.
-    blames_node: bool,
-}
-
-const fn meaning(fault: Fault, cause: &'static str, counts: bool, moves: bool, blames_node: bool) -> Meaning {
-    Meaning { fault, cause, counts, moves, blames_node }
-}
-
-const MEANINGS: [Meaning; 9] = [
-    //                                                  counts moves  blames
-    meaning(Fault::DoNotRequeue, "DoNotRequeue", true, false, false),
-    meaning(Fault::NodeLost, "NodeLost", true, true, true),
-    meaning(Fault::DeviceUnhealthy, "DeviceUnhealthy", true, true, true),
-    meaning(Fault::Preempted, "Preempted", false, true, false),
-    meaning(Fault::Evicted, "Evicted", true, true, true),
-    meaning(Fault::Misfit, "Misfit", false, true, true),
-    meaning(Fault::PodDeleted, "PodDeleted", true, false, false),
-    meaning(Fault::OutOfMemory, "OutOfMemory", true, false, false),
-    meaning(Fault::Application, "ApplicationFailed", true, false, false),
-];
-
-impl Fault {
-    fn meaning(self) -> &'static Meaning {
-        // Every fault has a row (a test holds it); the last is the most general.
-        MEANINGS.iter().find(|row| row.fault == self).unwrap_or(&MEANINGS[MEANINGS.len() - 1])
-    }
-
-    /// One CamelCase word.
-    pub fn cause(self) -> &'static str {
-        self.meaning().cause
-    }
-
-    /// Whether it counts against the restart budget.
-    pub fn counts(self) -> bool {
-        self.meaning().counts
-    }
-
-    /// Whether the unit cannot go on where it is.
-    pub fn moves(self) -> bool {
-        self.meaning().moves
-    }
-
-    /// Whether new pods should avoid the node for a while.
-    pub fn blames_node(self) -> bool {
-        self.meaning().blames_node
-    }
-}
-
-/// Reasons of the condition `DisruptionTarget` (Kubernetes, "Pod disruption conditions").
-const DISRUPTIONS: [(&str, Fault); 6] = [
-    ("PreemptionByScheduler", Fault::Preempted),
-    ("DeletionByTaintManager", Fault::NodeLost),
-    ("DeletionByPodGC", Fault::NodeLost),
-    ("DeletionByDeviceTaintManager", Fault::DeviceUnhealthy),
-    ("EvictionByEvictionAPI", Fault::Evicted),
-    ("TerminationByKubelet", Fault::Evicted),
-];
-
-/// Reasons of pods and containers that started (kubelet, node lifecycle controller).
-const REASONS: [(&str, Fault); 9] = [
-    ("OOMKilled", Fault::OutOfMemory),
-    ("Evicted", Fault::Evicted),
-    ("Preempting", Fault::Evicted),
-    ("NodeLost", Fault::NodeLost),
-    ("NodeShutdown", Fault::NodeLost),
-    ("Shutdown", Fault::NodeLost),
-    // A graceful shutdown of the node, and a kubelet that came back and knows nothing of the container.
-    ("Terminated", Fault::NodeLost),
-    ("ContainerStatusUnknown", Fault::NodeLost),
-    ("UnexpectedAdmissionError", Fault::Misfit),
-];
-
-/// What kind of fault ended a pod. The first that applies: the program's own word; no container started, whatever the
-/// reason (the kubelet's list of refusals is open); a disruption from outside; a reason; an exit code. Without any of
-/// them nobody saw it end: its node was lost.
-pub fn classify(end: &PodEnd) -> Fault {
-    if end.exit_code == Some(DO_NOT_REQUEUE) {
-        return Fault::DoNotRequeue;
-    }
-    let known = |table: &[(&str, Fault)], reason: &str| {
-        table.iter().find(|(name, _)| *name == reason).map(|(_, fault)| *fault)
-    };
-    if !end.started {
-        return Fault::Misfit;
-    }
-    if let Some(disruption) = &end.disruption {
-        return known(&DISRUPTIONS, disruption).unwrap_or(Fault::Evicted);
-    }
-    let by_code = if end.exit_code.is_some() { Fault::Application } else { Fault::NodeLost };
-    known(&REASONS, &end.reason).unwrap_or(by_code)
-}
-
-/// What kind of fault makes a pod leave that has not ended: why it is disrupted, if somebody says; else somebody deleted it.
-pub fn classify_leaving(end: &PodEnd) -> Fault {
-    match &end.disruption {
-        Some(disruption) => {
-            let known = DISRUPTIONS.iter().find(|(name, _)| name == disruption);
-            known.map_or(Fault::Evicted, |(_, fault)| *fault)
-        }
-        None if end.started => Fault::PodDeleted,
-        None => Fault::Misfit,
-    }
-}
-
-/// A rung of the ladder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
-    /// The same nodes, new pods.
-    RestartInPlace,
-    /// Other nodes for the lost units.
-    ReplaceNode,
-    /// The next smaller valid size on what is left.
-    Shrink,
-    /// Everything back, and wait for a whole placement.
-    Requeue,
-}
 
 /// What is done after a loss, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Rungs in order. Empty: the first loss that counts fails the job.
-    pub ladder: Vec<Step>,
+    pub ladder: Vec<RecoveryStep>,
     /// Restarts within `window` after which the next loss fails the job.
     pub max_restarts: u32,
     /// The sliding window in which restarts are counted, in milliseconds.
@@ -202,11 +46,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self {
-            ladder: vec![Step::RestartInPlace, Step::ReplaceNode, Step::Shrink, Step::Requeue],
-            max_restarts: 20,
-            window: 86_400_000,
-        }
+        Self { ladder: RecoveryStep::ALL.to_vec(), max_restarts: 20, window: 86_400_000 }
     }
 }
 
@@ -215,12 +55,34 @@ impl Default for Policy {
 pub struct LostPod {
     /// Its unit.
     pub unit: UnitId,
+    /// The node that it was on, or was meant for.
+    pub node: NodeName,
     /// Why.
     pub fault: Fault,
+    /// The word with which a kubelet refused it ([`PodEnd::refusal`]); empty where none did.
+    pub refusal: String,
     /// What happened, in words.
     pub message: String,
     /// Exit code, where a container ended.
     pub exit_code: Option<i32>,
+}
+
+/// All that a loss is judged by, beside the policy and the time.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The pods that cannot go on.
+    pub lost: &'a [LostPod],
+    /// Restarts that counted, from the status.
+    pub restarts: &'a [Spent],
+    /// Misfits since all pods of a plan had started last ([`remember`]).
+    pub misfits: &'a [Misfit],
+    /// Of the units that a restart in place would give new pods: those whose node can no longer hold them by its
+    /// allocatable amounts, each with a sentence ("node n1 has 7 of 8 nvidia.com/gpu").
+    pub cannot: &'a BTreeMap<UnitId, String>,
+    /// Pods of the whole gang.
+    pub pods: usize,
+    /// Whether units that are not lost run.
+    pub others_run: bool,
 }
 
 /// What a loss is called in statuses, events and metrics.
@@ -228,15 +90,33 @@ pub struct LostPod {
 pub struct About {
     /// One CamelCase word.
     pub cause: &'static str,
-    /// What happened and what is done, for people.
-    pub message: String,
+    /// What happened, for people.
+    pub what: String,
+    /// What is done about it.
+    pub then: &'static str,
+    /// What that costs: "restart 4 of 20 within 24h".
+    pub budget: String,
     /// Whether it counts against the restart budget.
     pub counts: bool,
+}
+
+impl About {
+    /// What happened, what is done and what it costs.
+    pub fn message(&self) -> String {
+        format!("{}; {} ({})", self.what, self.then, self.budget)
+    }
+
+    /// The same for what is done at a time of the day that the caller writes, such as `23:21:23`.
+    pub fn message_at(&self, clock: &str) -> String {
+        format!("{}; {} at {clock} ({})", self.what, self.then, self.budget)
+    }
 }
 
 /// What to do about a loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// Nothing is lost.
+    Nothing,
     /// New pods for these units on the same nodes (for all units where the framework restarts as a whole).
     RestartInPlace {
         /// The lost units.
@@ -249,8 +129,8 @@ pub enum Verdict {
     Replan {
         /// The units that cannot go on where they are.
         lost: BTreeSet<UnitId>,
-        /// The rungs that the new plan may take: some of `ReplaceNode`, `Shrink`, `Requeue`.
-        steps: Vec<Step>,
+        /// The rungs that the new plan may take, in order: some of `ReplaceNode`, `Shrink`, `Requeue`.
+        steps: Vec<RecoveryStep>,
         /// What it is called.
         about: About,
     },
@@ -258,6 +138,13 @@ pub enum Verdict {
     Requeue {
         /// What it is called.
         about: About,
+    },
+    /// Give everything back: node after node refuses the pods. No restart is counted.
+    TakeBack {
+        /// Why, with the kubelet's own words.
+        reason: Reason,
+        /// No placement before this time.
+        until: Millis,
     },
     /// The job has failed.
     GiveUp {
@@ -268,92 +155,140 @@ pub enum Verdict {
         /// Exit code, where one decided.
         exit_code: Option<i32>,
     },
-    /// Not yet: ask again at this time. (Without any lost pod: never.)
+    /// Not yet: ask again at this time.
     Wait {
         /// When.
         until: Millis,
+        /// What is said meanwhile ([`About::message_at`]).
+        about: About,
     },
 }
 
-/// Restarts that still count at `now`, ascending: what the status has to keep.
-pub fn within_window(policy: &Policy, history: &[Millis], now: Millis) -> Vec<Millis> {
-    let mut kept: Vec<Millis> =
-        history.iter().copied().filter(|at| *at > now.saturating_sub(policy.window)).collect();
-    kept.sort_unstable();
-    kept
-}
-
-/// What to do about lost pods. `history` are the restarts that counted, from the status.
-pub fn decide(policy: &Policy, history: &[Millis], lost: &[LostPod], now: Millis) -> Verdict {
-    let Some(first) = lost.iter().min_by_key(|pod| pod.fault) else {
-        return Verdict::Wait { until: Millis::MAX };
-    };
+/// What to do about lost pods.
+pub fn decide(policy: &Policy, case: &Case<'_>, now: Millis) -> Verdict {
+    let Some(first) = case.lost.iter().min_by_key(|pod| pod.fault) else { return Verdict::Nothing };
     if first.fault == Fault::DoNotRequeue {
-        return give_up(
-            "DoNotRequeue",
-            format!("{}: the program asked not to be started again", first.message),
-            first,
-        );
+        let message = format!("{}: the program asked not to be started again", first.message);
+        return give_up("DoNotRequeue", message, first);
     }
-    let spent = within_window(policy, history, now);
+    let spent = within_window(policy, case.restarts, now);
+    let count = history::count(&spent);
     if first.fault.counts() {
         if policy.ladder.is_empty() {
             let message = format!("{}; spec.recovery.ladder is empty, so a loss ends the job", first.message);
             return give_up(first.fault.cause(), message, first);
         }
-        if spent.len() >= policy.max_restarts as usize {
-            return give_up("RestartBudgetExhausted", exhausted(policy, &spent, first), first);
+        if count >= policy.max_restarts as usize {
+            return give_up("RestartBudgetExhausted", exhausted(policy, count, first), first);
         }
     }
-    let moving = units(lost, |pod| pod.fault.moves());
+    let mut judged = Judged { policy, first, fault: first.fault, what: first.message.clone(), spent: count };
+    let mut moving = units(case.lost, |pod| pod.fault.moves());
+    if first.fault == Fault::Misfit {
+        return misfit(&judged, case, moving, now);
+    }
+    if moving.is_empty()
+        && let Some(why) = case.cannot.values().next()
+    {
+        // The place has lost what the pod needs: that comes before what the program made of it.
+        judged.fault = Fault::DeviceUnhealthy;
+        judged.what = format!("{}; {why}", first.message);
+    }
+    moving.extend(case.cannot.keys().cloned());
     if !moving.is_empty() {
-        return elsewhere(policy, moving, first, spent.len());
+        return elsewhere(&judged, moving);
     }
-    let row = in_a_row(&spent, now);
-    let until = spent.last().map_or(now, |last| last.saturating_add(delay(row)));
+    let row = history::in_a_row(&spent, now);
+    let until = spent.last().map_or(now, |last| last.at.saturating_add(history::delay(row)));
     if until > now {
-        return Verdict::Wait { until };
+        return Verdict::Wait { until, about: judged.about("starts again") };
     }
-    let all = units(lost, |_| true);
-    let stay = policy.ladder.contains(&Step::RestartInPlace);
-    let only = policy.ladder.iter().all(|step| *step == Step::RestartInPlace);
+    let all = units(case.lost, |_| true);
+    let stay = policy.ladder.contains(&RecoveryStep::RestartInPlace);
+    let only = policy.ladder.iter().all(|step| *step == RecoveryStep::RestartInPlace);
     if stay && (only || row < IN_A_ROW) {
-        let about = about(policy, first, "its pods start again on the same nodes", spent.len());
+        let about = judged.about("its pods start again on the same nodes");
         return Verdict::RestartInPlace { renew: all, about };
     }
-    elsewhere(policy, all, first, spent.len())
+    elsewhere(&judged, all)
+}
+
+/// A loss that has a fault.
+struct Judged<'a> {
+    policy: &'a Policy,
+    /// The pod whose fault can be the cause of the rest.
+    first: &'a LostPod,
+    fault: Fault,
+    /// What happened, for people.
+    what: String,
+    /// Restarts that count already.
+    spent: usize,
+}
+
+impl Judged<'_> {
+    fn about(&self, then: &'static str) -> About {
+        let counts = self.fault.counts();
+        let budget = if counts {
+            let Policy { max_restarts, window, .. } = self.policy;
+            format!("restart {} of {max_restarts} within {}", self.spent + 1, duration::format(*window))
+        } else {
+            "no restart is counted".to_owned()
+        };
+        About { cause: self.fault.cause(), what: self.what.clone(), then, budget, counts }
+    }
 }
 
 /// The rungs above a restart in place.
-fn elsewhere(policy: &Policy, lost: BTreeSet<UnitId>, first: &LostPod, spent: usize) -> Verdict {
-    let mut steps: Vec<Step> =
-        policy.ladder.iter().copied().filter(|step| *step != Step::RestartInPlace).collect();
-    if steps.is_empty() && !first.fault.counts() {
+fn elsewhere(judged: &Judged<'_>, lost: BTreeSet<UnitId>) -> Verdict {
+    let rungs = judged.policy.ladder.iter().copied();
+    let mut steps: Vec<RecoveryStep> = rungs.filter(|step| *step != RecoveryStep::RestartInPlace).collect();
+    if steps.is_empty() && !judged.fault.counts() {
         // No fault of the job: no ladder was written for it.
-        steps = vec![Step::ReplaceNode, Step::Requeue];
+        steps = vec![RecoveryStep::ReplaceNode, RecoveryStep::Requeue];
     }
-    match steps.as_slice() {
-        [] => give_up(
-            "NoStepLeft",
-            format!(
-                "{}; it cannot go on where it is, and spec.recovery.ladder allows nothing else: add ReplaceNode, Shrink \
-                 or Requeue",
-                first.message
-            ),
-            first,
-        ),
-        [Step::Requeue, ..] => {
-            Verdict::Requeue { about: about(policy, first, "the job goes back to its queue", spent) }
+    let then = match steps.first() {
+        None => {
+            let message = format!(
+                "{}; it cannot go on where it is, and spec.recovery.ladder allows nothing else: add ReplaceNode, \
+                 Shrink or Requeue",
+                judged.what
+            );
+            return give_up("NoStepLeft", message, judged.first);
         }
-        _ => {
-            let then = if steps.contains(&Step::ReplaceNode) {
-                "other nodes are looked for"
-            } else {
-                "it goes on in a smaller size"
-            };
-            Verdict::Replan { lost, about: about(policy, first, then, spent), steps }
+        Some(RecoveryStep::Requeue) => {
+            return Verdict::Requeue { about: judged.about("the job goes back to its queue") };
         }
+        Some(RecoveryStep::Shrink) => "it goes on in a smaller size",
+        Some(_) => "other nodes are looked for",
+    };
+    Verdict::Replan { lost, about: judged.about(then), steps }
+}
+
+/// Pods that never ran. Another node is right, whatever the ladder says: nothing was lost, and no size was given up.
+/// But not one after the other as fast as kubelets refuse.
+fn misfit(judged: &Judged<'_>, case: &Case<'_>, lost: BTreeSet<UnitId>, now: Millis) -> Verdict {
+    use RecoveryStep::{ReplaceNode, Requeue, Shrink};
+    let ladder = &judged.policy.ladder;
+    if let Some(nodes) = history::refused_by(case.misfits, case.lost, case.pods, now) {
+        if case.others_run && ladder.contains(&Shrink) {
+            // What runs need not end for a pod that nobody takes.
+            let about = judged.about("several nodes refused it, so no other is tried");
+            return Verdict::Replan { lost, steps: vec![Shrink, Requeue], about };
+        }
+        let reason = Reason::KubeletsRefuse { nodes: nodes as u32, message: judged.what.clone() };
+        let tried = history::answered(case.misfits, now).len();
+        return Verdict::TakeBack { reason, until: now.saturating_add(history::delay(tried + 1)) };
     }
+    let until = history::next_try(case.misfits, now);
+    if until > now {
+        return Verdict::Wait { until, about: judged.about("other nodes are looked for") };
+    }
+    let others = ladder.iter().copied().filter(|step| matches!(step, Shrink | Requeue));
+    let mut steps: Vec<RecoveryStep> = [ReplaceNode].into_iter().chain(others).collect();
+    if !steps.contains(&Requeue) {
+        steps.push(Requeue);
+    }
+    Verdict::Replan { lost, steps, about: judged.about("other nodes are looked for") }
 }
 
 fn units(lost: &[LostPod], which: impl Fn(&LostPod) -> bool) -> BTreeSet<UnitId> {
@@ -364,41 +299,18 @@ fn give_up(reason: &'static str, message: String, first: &LostPod) -> Verdict {
     Verdict::GiveUp { reason, message, exit_code: first.exit_code }
 }
 
-fn about(policy: &Policy, first: &LostPod, then: &str, spent: usize) -> About {
-    let counts = first.fault.counts();
-    let budget = if counts {
-        format!("restart {} of {} within {}", spent + 1, policy.max_restarts, duration::format(policy.window))
-    } else {
-        "no restart is counted".to_owned()
-    };
-    About { cause: first.fault.cause(), message: format!("{}; {then} ({budget})", first.message), counts }
-}
-
-fn exhausted(policy: &Policy, spent: &[Millis], first: &LostPod) -> String {
+fn exhausted(policy: &Policy, spent: usize, first: &LostPod) -> String {
+    let what = &first.message;
+    if policy.max_restarts == 0 {
+        return format!(
+            "{what}; spec.recovery.maxRestarts is 0, so the first loss ends the job: raise it to restart"
+        );
+    }
+    let restarts = if spent == 1 { "restart" } else { "restarts" };
+    let are = if spent == 1 { "is" } else { "are" };
     format!(
-        "{}; {} restarts within {} are spent (spec.recovery.maxRestarts = {}): mend the cause, or raise it",
-        first.message,
-        spent.len(),
+        "{what}; {spent} {restarts} within {} {are} spent (spec.recovery.maxRestarts = {}): mend the cause, or raise it",
         duration::format(policy.window),
         policy.max_restarts
     )
-}
-
-/// How many of the last restarts followed each other, and `now`, without a quiet time between them.
-fn in_a_row(spent: &[Millis], now: Millis) -> usize {
-    let mut next = now;
-    let quick = spent.iter().rev().take_while(|at| {
-        let gap = next - **at;
-        next = **at;
-        gap < QUIET
-    });
-    quick.count()
-}
-
-/// Delay after the last restart, after so many in quick succession.
-fn delay(row: usize) -> Millis {
-    match row {
-        0 => 0,
-        n => FIRST_DELAY.saturating_mul(1 << (n - 1).min(20)).min(LONGEST_DELAY),
-    }
 }

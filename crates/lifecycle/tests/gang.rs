@@ -5,9 +5,9 @@ use muster_lifecycle::gang::{
     Ask, Cause, Committed, Facts, Freed, How, Life, Move, Next, Outcome, Patience, PodState, RoleTerms,
     Sight, Stage, Standing, Terms, Trouble,
 };
-use muster_lifecycle::recovery::{PodEnd, Policy, Step};
+use muster_lifecycle::recovery::{PodEnd, Policy};
 use muster_model::plan::{PlacedUnit, Placement};
-use muster_model::{NodeName, Plan, Reason, Slot, Uid, UnitId};
+use muster_model::{NodeName, Plan, Reason, RecoveryStep, Slot, Uid, UnitId};
 use std::collections::BTreeSet;
 
 fn unit(index: u32) -> UnitId {
@@ -66,13 +66,9 @@ fn see(life: &mut Life, index: u32, state: PodState, code: Option<i32>, at: i64)
         name: "pod",
         node: None,
         state,
-        leaving: false,
         admitted: true,
         ready: true,
         end: PodEnd { started: true, exit_code: code, ..PodEnd::default() },
-        init: false,
-        container: None,
-        words: "",
         waits: String::new(),
     };
     life.observe(&slot, &sight, at);
@@ -137,7 +133,10 @@ fn nothing_outlives_its_stage() {
 #[test]
 fn a_refusal_lasts_until_it_is_committed() {
     let terms = Terms {
-        policy: Policy { ladder: vec![Step::ReplaceNode, Step::Requeue], ..Policy::default() },
+        policy: Policy {
+            ladder: vec![RecoveryStep::ReplaceNode, RecoveryStep::Requeue],
+            ..Policy::default()
+        },
         ..terms(2)
     };
     let mut life = Life::new(placed(1, &["a", "b"]), 0);
@@ -209,13 +208,9 @@ fn pods_that_do_not_start_give_their_nodes_back() {
             name: "pod",
             node: None,
             state: PodState::Pending,
-            leaving: false,
             admitted: true,
             ready: false,
             end: PodEnd::default(),
-            init: false,
-            container: None,
-            words: "",
             waits: waits.into(),
         };
         life.observe(&slot, &sight, 0);

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Millis, NodeName, NodeSelectorTerm, ObjectKey, Plan, Preference, Requirement, Resources, Rules,
-    Toleration, Uid, UnitId,
+    Millis, NodeName, NodeSelectorTerm, ObjectKey, Plan, Preference, RecoveryStep, Requirement, Resources,
+    Rules, Toleration, Uid, UnitId,
 };
 
 /// Whether a placement rule binds or is only wished for.
@@ -136,6 +136,9 @@ pub enum GangState {
         plan: Plan,
         /// The units that cannot go on where they are.
         lost: BTreeSet<UnitId>,
+        /// What the new plan may be, tried in this order: `ReplaceNode`, `Shrink`, and `Requeue`, by which the whole gang
+        /// is placed anew and after which nothing is tried. `RestartInPlace` needs no other place and is passed over.
+        steps: Vec<RecoveryStep>,
     },
 }
 

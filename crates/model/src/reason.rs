@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
-use crate::Resources;
+use crate::{RecoveryStep, Resources};
 
 /// Why a node takes no pod of a shape; the first that applies, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -12,7 +12,7 @@ pub enum NodeRefusal {
     NotReady,
     /// Cordoned.
     Cordoned,
-    /// It refused pods of this gang lately.
+    /// Pods of this gang were lost or refused there lately.
     Avoided,
     /// The node's labels are not of the accelerator class.
     OtherClass,
@@ -47,7 +47,7 @@ impl NodeRefusal {
         match self {
             Self::NotReady => "not ready",
             Self::Cordoned => "cordoned",
-            Self::Avoided => "refused its pods lately",
+            Self::Avoided => "avoided because its pods were lost or refused there lately",
             Self::OtherClass => "without an allowed accelerator",
             Self::Tainted => "tainted",
             Self::Selector => "excluded by node selector or affinity",
@@ -143,6 +143,27 @@ pub enum Reason {
         /// States looked at.
         states: u64,
     },
+    /// What was lost could be made good now, but not by a step that the recovery ladder lists.
+    LadderForbids {
+        /// The first step of the default ladder that would do and is not listed.
+        step: RecoveryStep,
+    },
+    /// After a loss fewer units are left than the gang may go on with.
+    TooFewLeft {
+        /// Role that falls short; for ratios between roles the first.
+        role: String,
+        /// Units of it that are left.
+        left: u32,
+        /// Fewest units of it.
+        min: u32,
+    },
+    /// Kubelets of several nodes refused pods of the gang for the same reason: other nodes would too.
+    KubeletsRefuse {
+        /// How many nodes.
+        nodes: u32,
+        /// What was said last.
+        message: String,
+    },
     /// The API server refused a pod of the plan: quota, limits, Pod Security or a webhook.
     PodRefused {
         /// What the server said.
@@ -184,6 +205,9 @@ impl Reason {
             Self::InsufficientCapacity { .. } => "InsufficientCapacity",
             Self::RuleUnmet { .. } => "RuleUnmet",
             Self::NotFound { .. } => "NotFound",
+            Self::LadderForbids { .. } => "LadderForbids",
+            Self::TooFewLeft { .. } => "TooFewLeft",
+            Self::KubeletsRefuse { .. } => "KubeletsRefuse",
             Self::PodRefused { .. } => "PodRefused",
             Self::NotStarting { .. } => "NotStarting",
             Self::ClaimNotReady { .. } => "ClaimNotReady",
@@ -214,6 +238,15 @@ impl Reason {
                 format!("it runs when capacity is freed; with a wider {field} it would run sooner")
             }
             Self::NotFound { .. } => "free capacity or simplify the gang's rules".into(),
+            Self::LadderForbids { step } => format!("add {} to spec.recovery.ladder", step.name()),
+            Self::TooFewLeft { .. } => {
+                "a smaller minimum would let it go on, Requeue in spec.recovery.ladder would let it wait for nodes".into()
+            }
+            Self::KubeletsRefuse { .. } => {
+                "mend what the message names (do its pods ask for more than its template says, or have the nodes less than \
+                 their status says?); it is tried again with growing delays"
+                    .into()
+            }
             Self::PodRefused { .. } => {
                 "mend what the message names; it is tried again with growing delays".into()
             }
@@ -280,6 +313,20 @@ impl fmt::Display for Reason {
                 write!(f, "there is room, but none that keeps {field} ({rule})")
             }
             Self::NotFound { states } => write!(f, "no placement found in {states} states of the search"),
+            Self::LadderForbids { step } => {
+                let would = match step {
+                    RecoveryStep::RestartInPlace => "its pods could start again where they were",
+                    RecoveryStep::ReplaceNode => "nodes are free for the lost units",
+                    RecoveryStep::Shrink => "it could go on in a smaller size",
+                    RecoveryStep::Requeue => "there is room for the whole gang elsewhere",
+                };
+                write!(f, "{would}, but spec.recovery.ladder lists no {}", step.name())
+            }
+            Self::TooFewLeft { role, left, min } => {
+                let units = if *left == 1 { "unit is" } else { "units are" };
+                write!(f, "{left} {role} {units} left, and it runs with no fewer than {min}")
+            }
+            Self::KubeletsRefuse { nodes, message } => write!(f, "{nodes} nodes refused its pods: {message}"),
             Self::PodRefused { message } => write!(f, "the API server refused a pod: {message}"),
             Self::NotStarting { message } => write!(f, "{message}"),
             Self::ClaimNotReady { claim, message } => {

@@ -63,9 +63,12 @@ pub struct Args {
     /// How long a pod whose kubelet names an error (image, Secret, ConfigMap, volume) may keep its node.
     #[arg(long, default_value = "2m", value_parser = millis)]
     error_deadline: Millis,
-    /// How long a node may be not ready before its pods count as lost.
-    #[arg(long, default_value = "5s", value_parser = millis)]
+    /// How long a node may be silent (Ready=Unknown) before its pods count as lost.
+    #[arg(long, default_value = "15s", value_parser = millis)]
     node_grace: Millis,
+    /// How long a node may say that it is not ready (Ready=False) before its pods count as lost.
+    #[arg(long, default_value = "5m", value_parser = millis)]
+    not_ready_grace: Millis,
     /// How many pods are created at the same time.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     concurrency: u16,
@@ -109,7 +112,9 @@ impl Args {
         lease.duration = span(self.lease_duration);
         lease.renew_deadline = span(self.renew_deadline);
         lease.retry = span(self.retry_period);
-        let mut config = Config { node_grace: self.node_grace, ..Config::default() };
+        let mut config = Config::default();
+        config.nodes.silent = self.node_grace;
+        config.nodes.not_ready = self.not_ready_grace;
         config.patience.admit = self.start_limit;
         config.patience.start = self.start_deadline;
         config.patience.errors = self.error_deadline;

@@ -7,7 +7,7 @@ use crate::ruled::placements;
 use muster_check::{Use, Violation, check_groups, check_placement, plan_uses};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
-    Gang, GangState, Mode, Node, NodeName, ObjectKey, Plan, Role, Rules, Spread, UnitId,
+    Gang, GangState, Mode, Node, NodeName, ObjectKey, Plan, RecoveryStep, Role, Rules, Spread, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use proptest::prelude::*;
@@ -96,7 +96,7 @@ fn held(gang: &Gang) -> Option<Placement> {
     let none = BTreeSet::new();
     let (plan, lost) = match &gang.state {
         GangState::Holding(plan) => (plan, &none),
-        GangState::Replan { plan, lost } => (plan, lost),
+        GangState::Replan { plan, lost, .. } => (plan, lost),
         GangState::Waiting | GangState::Inactive => return None,
     };
     let units = plan.units.iter().map(|unit| &unit.placed).filter(|unit| !lost.contains(&unit.id));
@@ -167,7 +167,10 @@ impl World {
                 let Some(gang) = self.gangs.get(&key(at)).cloned() else { return };
                 let GangState::Holding(plan) = gang.state else { return };
                 let lost = [plan.units[unit % plan.units.len()].placed.id.clone()].into();
-                self.set(Gang { state: GangState::Replan { plan, lost }, ..gang });
+                self.set(Gang {
+                    state: GangState::Replan { plan, lost, steps: RecoveryStep::ALL.to_vec() },
+                    ..gang
+                });
             }
             Step::Ready(at, ready) => {
                 if let Some(node) = self.nodes.get_mut(&(at % count)) {
@@ -234,7 +237,7 @@ impl World {
             prop_assert_eq!(judge.replaced(&gang), None, "{:?}: {:?}", how, placement);
         }
         let (previous, lost) = match &gang.state {
-            GangState::Replan { plan, lost } => (Some(plan), lost.clone()),
+            GangState::Replan { plan, lost, .. } => (Some(plan), lost.clone()),
             _ => (None, BTreeSet::<UnitId>::new()),
         };
         let generation = previous.map_or(0, |plan| plan.generation) + 1;

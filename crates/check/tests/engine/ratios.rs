@@ -12,7 +12,7 @@ use crate::{
 };
 use muster_check::check_placement;
 use muster_engine::{Decision, EXACT_STEPS, Engine, Event, How, solve_within};
-use muster_model::{Gang, GangState, Node, Plan, Reason, Role, Rules, UnitId, plan::Placement};
+use muster_model::{Gang, GangState, Node, Plan, Reason, RecoveryStep, Role, Rules, UnitId, plan::Placement};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,11 +127,9 @@ proptest! {
         let mut left = placement.clone();
         left.units.retain(|unit| !lost.contains(&unit.id));
         let left = units(&gang, &left);
-        // Without ratios all survivors go on or none do.
-        let free = gang.rules.ratios.is_empty();
-        let accepted = |v: &[u32]| v.iter().zip(&left).all(|(units, left)| units == left || !free && units < left);
+        let accepted = |v: &[u32]| v.iter().zip(&left).all(|(units, left)| units <= left);
         let most = most(&gang, accepted);
-        let state = GangState::Replan { plan: Plan::next(None, 1, placement, &BTreeSet::new(), false), lost };
+        let state = GangState::Replan { plan: Plan::next(None, 1, placement, &BTreeSet::new(), false), lost, steps: RecoveryStep::ALL.to_vec() };
         let gang = Gang { state, ..gang };
         match shrunk(&cluster, &gang) {
             Decision::Place { placement, how, .. } => {

@@ -5,7 +5,7 @@ use crate::random::{Cluster, Modes, cluster, ruled, small};
 use muster_check::{Violation, check_placement};
 use muster_engine::{Decision, Engine, Event, solve_within};
 use muster_model::{
-    Gang, GangState, Mode, Node, NodeName, Plan, Reason, Role, UnitId,
+    Gang, GangState, Mode, Node, NodeName, Plan, Reason, RecoveryStep, Role, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use proptest::prelude::*;
@@ -157,7 +157,8 @@ fn replanned(
         engine.apply(Event::Use { id, node: used.node, requests: used.requests });
     }
     let plan = Plan::next(None, 1, placement, &BTreeSet::new(), false);
-    let gang = Gang { state: GangState::Replan { plan, lost }, ..gang.clone() };
+    let gang =
+        Gang { state: GangState::Replan { plan, lost, steps: RecoveryStep::ALL.to_vec() }, ..gang.clone() };
     engine.apply(Event::Gang(gang.clone()));
     Some((gang, engine.decide(0, 1).remove(0)))
 }

@@ -6,7 +6,7 @@ use crate::random::{Cluster, GPU, Modes, NAMES, cluster, gang, ruled, small, top
 use muster_check::{Snapshot, Use, check, check_placement, plan_uses};
 use muster_engine::{Decision, Engine, Event, How};
 use muster_model::{
-    Gang, GangState, Node, ObjectKey, Plan, PodTerm, Requirement, Resources, UnitId,
+    Gang, GangState, Node, ObjectKey, Plan, PodTerm, RecoveryStep, Requirement, Resources, UnitId,
     plan::{PlacedUnit, Placement},
 };
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ enum Step {
     Use(usize, usize, i64, Option<PodTerm>),
     UseGone(usize),
     /// Units of a gang are lost; whether their pods stay for a while.
-    Lose(usize, usize, bool),
+    Lose(usize, usize, bool, Vec<RecoveryStep>),
     LatePodsGone,
 }
 
@@ -60,9 +60,16 @@ fn step(levels: usize) -> impl Strategy<Value = Step> {
         2 => (0..4_usize, n.clone(), 1..=8_i64, term)
             .prop_map(|(id, at, gpus, term)| Step::Use(id, at, gpus, term)),
         1 => (0..4_usize).prop_map(Step::UseGone),
-        4 => (0..4_usize, n, any::<bool>()).prop_map(|(at, unit, late)| Step::Lose(at, unit, late)),
+        4 => (0..4_usize, n, any::<bool>(), ladder())
+            .prop_map(|(at, unit, late, steps)| Step::Lose(at, unit, late, steps)),
         1 => Just(Step::LatePodsGone),
     ]
+}
+
+/// Some steps of the recovery ladder in some order.
+fn ladder() -> impl Strategy<Value = Vec<RecoveryStep>> {
+    let all = Just(RecoveryStep::ALL.to_vec()).prop_shuffle();
+    (all, 0..=RecoveryStep::ALL.len()).prop_map(|(all, most)| all[..most].to_vec())
 }
 
 fn history() -> impl Strategy<Value = (Cluster, Vec<Step>)> {
@@ -134,12 +141,12 @@ impl World {
         }
     }
 
-    fn lose(&mut self, at: usize, unit: usize, late: bool) {
+    fn lose(&mut self, at: usize, unit: usize, late: bool, steps: Vec<RecoveryStep>) {
         let nodes: Vec<Node> = self.nodes.values().cloned().collect();
         let Some(gang) = self.gangs.get_mut(&Self::key(at)) else { return };
         let GangState::Holding(plan) = &gang.state else { return };
         let Some(lost) = plan.units.get(unit % plan.units.len()).cloned() else { return };
-        gang.state = GangState::Replan { plan: plan.clone(), lost: [lost.placed.id.clone()].into() };
+        gang.state = GangState::Replan { plan: plan.clone(), lost: [lost.placed.id.clone()].into(), steps };
         let gang = gang.clone();
         if late {
             let only = Placement { units: vec![lost.placed], spares: BTreeMap::new() };
@@ -196,7 +203,7 @@ impl World {
                 self.occupy(format!("foreign-{id}"), at, gpus, term.into_iter().collect());
             }
             Step::UseGone(id) => self.release(&format!("foreign-{id}")),
-            Step::Lose(at, unit, late) => self.lose(at, unit, late),
+            Step::Lose(at, unit, late, steps) => self.lose(at, unit, late, steps),
             Step::LatePodsGone => {
                 let late: Vec<String> =
                     self.uses.keys().filter(|id| id.starts_with("late")).cloned().collect();
@@ -215,7 +222,7 @@ impl World {
             let none = BTreeSet::new();
             let (plan, lost) = match &gang.state {
                 GangState::Holding(plan) => (plan, &none),
-                GangState::Replan { plan, lost } => (plan, lost),
+                GangState::Replan { plan, lost, .. } => (plan, lost),
                 _ => continue,
             };
             let held = plan.units.iter().map(|unit| &unit.placed).filter(|unit| !lost.contains(&unit.id));
@@ -253,7 +260,11 @@ impl World {
         prop_assert!(!placement.units.is_empty(), "an empty placement of {:?}", gang);
         let (previous, lost) = match gang.state {
             GangState::Waiting => (None, BTreeSet::new()),
-            GangState::Replan { plan, lost } => (Some(plan), lost),
+            GangState::Replan { plan, lost, steps } => {
+                let step = how.step();
+                prop_assert!(step.is_some_and(|step| steps.contains(&step)), "{:?} by {:?}", how, steps);
+                (Some(plan), lost)
+            }
             other => return Err(TestCaseError::fail(format!("placed a gang that asks nothing: {other:?}"))),
         };
         kept(previous.as_ref(), &lost, &placement, how)?;

@@ -5,8 +5,8 @@ use muster_api::{GangPhase, GangSpec, GangStatus, OutcomePolicy, RecoveryStep, p
 use muster_cluster::{PodFacts, PodOutcome, PodPhase};
 use muster_lifecycle::gang::{Committed, Outcome, PodState, RoleTerms, Sight, Standing, Terms};
 use muster_lifecycle::launch;
-use muster_lifecycle::recovery::{PodEnd, Policy, Step};
-use muster_model::{Millis, Plan};
+use muster_lifecycle::recovery::{PodEnd, Policy, Spent};
+use muster_model::{self as model, Millis, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::launch::framework;
@@ -52,12 +52,12 @@ pub fn terms(spec: &GangSpec) -> Terms {
 }
 
 /// A step that only a newer version knows is passed over.
-fn step(step: RecoveryStep) -> Option<Step> {
+fn step(step: RecoveryStep) -> Option<model::RecoveryStep> {
     match step {
-        RecoveryStep::RestartInPlace => Some(Step::RestartInPlace),
-        RecoveryStep::ReplaceNode => Some(Step::ReplaceNode),
-        RecoveryStep::Shrink => Some(Step::Shrink),
-        RecoveryStep::Requeue => Some(Step::Requeue),
+        RecoveryStep::RestartInPlace => Some(model::RecoveryStep::RestartInPlace),
+        RecoveryStep::ReplaceNode => Some(model::RecoveryStep::ReplaceNode),
+        RecoveryStep::Shrink => Some(model::RecoveryStep::Shrink),
+        RecoveryStep::Requeue => Some(model::RecoveryStep::Requeue),
         RecoveryStep::Unknown(_) => None,
     }
 }
@@ -82,7 +82,11 @@ pub fn committed(status: &GangStatus, plan: Result<Option<Plan>, String>) -> Com
         plan,
         last_generation: status.last_generation,
         launched: status.launched,
-        restarts: status.restarts.iter().map(|restart| restart.time.0.as_millisecond()).collect(),
+        restarts: status
+            .restarts
+            .iter()
+            .map(|restart| Spent { at: restart.time.0.as_millisecond(), count: restart.count })
+            .collect(),
         done: status.done.as_deref().map(positions).unwrap_or_default(),
     }
 }
@@ -133,18 +137,19 @@ pub fn sight(pod: &PodFacts) -> Sight<'_> {
             (None, PodPhase::Running) => PodState::Running,
             (None, _) => PodState::Pending,
         },
-        leaving: pod.leaving,
         admitted: pod.admitted,
         ready: pod.ready,
         end: PodEnd {
-            started: pod.started,
+            leaving: pod.leaving && pod.outcome().is_none(),
+            // The program of a pod whose init container failed is at fault, although nothing else started.
+            started: pod.started || end.is_some_and(|end| end.init && end.exit_code.is_some()),
             exit_code: end.and_then(|end| end.exit_code),
+            container: end.and_then(|end| end.container.clone()).unwrap_or_default(),
+            init: end.is_some_and(|end| end.init),
             reason: end.map(|end| end.reason.clone()).unwrap_or_default(),
+            message: end.map(|end| end.message.clone()).unwrap_or_default(),
             disruption: pod.disruption.clone(),
         },
-        init: end.is_some_and(|end| end.init),
-        container: end.and_then(|end| end.container.as_deref()),
-        words: end.map_or("", |end| end.message.as_str()),
         waits: waits.unwrap_or_default(),
     }
 }

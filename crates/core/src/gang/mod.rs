@@ -168,6 +168,10 @@ pub struct GangRt {
     pub look_at_children: bool,
     /// Last checkpoint step that was seen on a pod.
     pub checkpoint_step: Option<i64>,
+    /// When its pods on a node reported progress last.
+    pub progress: BTreeMap<NodeName, Millis>,
+    /// Lost nodes on which its ranks report progress.
+    pub spared: BTreeSet<NodeName>,
     /// The generation of its specification over which the operator failed.
     pub tripped: Option<i64>,
     /// When its pods' start was looked at last.
@@ -200,6 +204,8 @@ impl GangRt {
             children: BTreeMap::new(),
             look_at_children: true,
             checkpoint_step: None,
+            progress: BTreeMap::new(),
+            spared: BTreeSet::new(),
             tripped: None,
             looked: Millis::MIN / 2,
             sweep: true,
@@ -262,6 +268,8 @@ impl GangRt {
         if self.work.generation != generation {
             let nodes = std::mem::take(&mut self.work.nodes);
             self.work = PlanWork { generation, nodes, ..PlanWork::default() };
+            self.progress.clear();
+            self.spared.clear();
         }
         self.work.seen_progress = None;
     }

@@ -120,7 +120,8 @@ pub fn inform_engine(shared: &mut Shared, rt: &mut GangRt, may_wait: bool) {
         Ask::Place => (Asks::Place, 0, BTreeSet::new(), GangState::Waiting),
         Ask::Hold(plan) => (Asks::Hold, plan.generation, BTreeSet::new(), GangState::Holding(plan.clone())),
         Ask::Replace(plan, lost) => {
-            let state = GangState::Replan { plan: plan.clone(), lost: lost.units.clone() };
+            let state =
+                GangState::Replan { plan: plan.clone(), lost: lost.units.clone(), steps: lost.steps.clone() };
             (Asks::Replace, plan.generation, lost.units.clone(), state)
         }
     };

@@ -22,6 +22,7 @@ const SHAPE_KEPT: Millis = 300_000;
 
 /// Looks at a gang and does what follows.
 pub fn settle(shared: &mut Shared, rt: &mut GangRt) {
+    shared.look_at_spared(rt);
     look(shared, rt);
     if rt.life.leaving() {
         inform_engine(shared, rt, false);
@@ -214,8 +215,11 @@ pub fn committed(shared: &mut Shared, rt: &mut GangRt, writing: Writing) {
     if writing.places {
         shared.counters.placed += 1;
     }
-    if let Some(reason) = failed {
-        fail(rt, now, reason);
+    if let Some((reason, until)) = failed {
+        match until {
+            Some(until) => rt.life.hold(until, reason),
+            None => fail(rt, now, reason),
+        }
         shared.counters.plans_failed += 1;
     } else if rt.phase() == muster_api::GangPhase::Running {
         rt.life.memory.failures = 0;

@@ -7,6 +7,7 @@ use muster_api::{GangPhase, GangStatus, UnitCounts, gang_plan, plan_codec};
 use muster_cluster::template;
 use muster_lifecycle::Now;
 use muster_lifecycle::gang::{Cause, Decided, Freed, How, Move, Standing, Trouble};
+use muster_lifecycle::recovery;
 use muster_model::{Millis, Plan, Reason};
 
 use super::facts::{ranges, time};
@@ -19,9 +20,6 @@ use crate::{plan_devices, plan_words};
 const RETELL: Millis = 30_000;
 /// How often at most its reason follows.
 const RETELL_REASON: Millis = 5_000;
-/// So many restarts are kept in a status at most: those that a larger budget counts beyond are older.
-const MOST_RESTARTS: usize = 256;
-
 /// A status to be written.
 #[derive(Debug)]
 pub struct Change {
@@ -35,8 +33,8 @@ pub struct Change {
     pub class: Class,
     /// What to tell the user when it is committed: reason, sentence, warning.
     pub note: Option<(String, String, bool)>,
-    /// The plan that it takes back could not be carried out, and why.
-    pub failed: Option<Reason>,
+    /// The plan that it takes back could not be carried out, why, and before which time it is not placed again.
+    pub failed: Option<(Reason, Option<Millis>)>,
 }
 
 /// Whether something is to be said.
@@ -150,15 +148,19 @@ impl GangRt {
             }
             Freed::Lost(lost, why) => {
                 let message = match why {
-                    Some(reason) => format!("{}; no other nodes now ({reason})", lost.about.message),
-                    None => lost.about.message.clone(),
+                    Some(reason) => format!("{}; no other nodes now ({reason})", lost.about.message()),
+                    None => lost.about.message(),
                 };
                 (GangPhase::Requeued, "Requeued".to_owned(), message, true, Some(Cause::Lost(lost)))
             }
             Freed::Failed(reason) => {
-                let message = format!("{reason}; {}", reason.remedy());
-                let code = reason.code().to_owned();
-                failed = Some(reason);
+                let (code, message) = told(&reason);
+                failed = Some((reason, None));
+                (GangPhase::Pending, code, message, true, None)
+            }
+            Freed::Refused(reason, until) => {
+                let (code, message) = told(&reason);
+                failed = Some((reason, Some(until)));
                 (GangPhase::Pending, code, message, true, None)
             }
         };
@@ -223,10 +225,11 @@ impl GangRt {
         let window = self.terms.policy.window;
         let begin = now.wall.saturating_sub(window);
         status.restarts.retain(|restart| restart.time.0.as_millisecond() > begin);
-        status.restarts.push(Restart { time: time(now.wall), cause: word.to_owned(), generation });
-        let most = MOST_RESTARTS.max(self.terms.policy.max_restarts.min(10_000) as usize + 1);
-        let surplus = status.restarts.len().saturating_sub(most);
-        status.restarts.drain(..surplus);
+        status.restarts.push(Restart { time: time(now.wall), cause: word.to_owned(), generation, count: 1 });
+        let at = |restart: &Restart| restart.time.0.as_millisecond();
+        recovery::bound(&mut status.restarts, at, |later, earlier| {
+            later.count = later.count.saturating_add(earlier.count);
+        });
         status.restarts_total += 1;
     }
 
@@ -269,13 +272,7 @@ impl GangRt {
         if let Trouble::Waits { until, about } = &holding.trouble {
             let again = time(now.wall.saturating_add(until.saturating_sub(now.at)));
             let at = again.0.strftime("%H:%M:%S");
-            let lost = holding.slots.lost().next();
-            let what = if about.message.is_empty() {
-                lost.map(|(_, loss)| loss.message.clone()).unwrap_or_default()
-            } else {
-                about.message.clone()
-            };
-            return Some(format!("{what}; its pods start again at {at} UTC"));
+            return Some(about.message_at(&format!("{at} UTC")));
         }
         let (planned, waits) = holding.slots.first_waiting()?;
         let tally = holding.slots.tally();
@@ -380,4 +377,9 @@ impl GangRt {
         };
         (want, parts)
     }
+}
+
+/// The word for a reason, and the sentence.
+fn told(reason: &Reason) -> (String, String) {
+    (reason.code().to_owned(), format!("{reason}; {}", reason.remedy()))
 }

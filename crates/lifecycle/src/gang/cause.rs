@@ -1,9 +1,9 @@
 //! Why a plan changes: one notion that carries the words, the budget rule and who restarts.
 
-use muster_model::{Uid, UnitId};
+use muster_model::{RecoveryStep, Uid, UnitId};
 use std::collections::BTreeSet;
 
-use crate::recovery::{About, Step};
+use crate::recovery::About;
 
 /// Why a gang gets another plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Lost {
     /// What it is called, what happened, whether it counts.
     pub about: About,
     /// Recovery steps that may be taken, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecoveryStep>,
 }
 
 /// Which pods start anew under the next plan, beside those whose node or world size changes.
@@ -68,7 +68,7 @@ impl Cause {
     pub fn message(&self) -> Option<String> {
         Some(match self {
             Self::First => return None,
-            Self::Lost(lost) => lost.about.message.clone(),
+            Self::Lost(lost) => lost.about.message(),
             Self::Grow => "capacity became free".into(),
             Self::Give { .. } => "it gives units to another gang".into(),
             Self::Move => "units move".into(),

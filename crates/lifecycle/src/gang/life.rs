@@ -1,6 +1,8 @@
 //! The state machine itself.
 
-use muster_model::{Millis, NodeName, Plan, Reason, Slot, Uid, UnitId, duration, plan::Placement};
+use muster_model::{
+    Millis, NodeName, Plan, Reason, RecoveryStep, Slot, Uid, UnitId, duration, plan::Placement,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cause::{Cause, Lost, Renews};
@@ -9,7 +11,7 @@ use super::slots::{SlotState, Slots};
 use super::stage::{Decided, Holding, How, Stage, Trouble, Waiting};
 use super::terms::{Outcome, Terms};
 use crate::Now;
-use crate::recovery::{self, About, LostPod, Step, Verdict};
+use crate::recovery::{self, Case, Fault, LostPod, Misfit, Spent, Verdict};
 
 /// Whether a gang holds a plan by its status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +38,8 @@ pub struct Committed {
     pub last_generation: u64,
     /// All pods of the plan were created.
     pub launched: bool,
-    /// Wall times of the restarts that count, in milliseconds.
-    pub restarts: Vec<Millis>,
+    /// Restarts that count, in wall time.
+    pub restarts: Vec<Spent>,
     /// Positions of the plan's pods that are known to have ended well.
     pub done: BTreeSet<usize>,
 }
@@ -69,6 +71,8 @@ pub struct Memory {
     pub avoid: BTreeMap<NodeName, Millis>,
     /// Plans in a row that could not be carried out.
     pub failures: u32,
+    /// Pods that nodes did not take, since all pods of a plan had started last.
+    pub misfits: Vec<Misfit>,
 }
 
 /// How patient one is with pods; milliseconds.
@@ -128,6 +132,8 @@ pub enum Freed {
     Lost(Lost, Option<Reason>),
     /// The plan could not be carried out.
     Failed(Reason),
+    /// Node after node refuses its pods; it is not placed before a time.
+    Refused(Reason, Millis),
 }
 
 /// A status that should be committed.
@@ -248,6 +254,9 @@ impl Life {
         let same_plan = generation(&self.committed) == generation(&committed)
             && self.committed.plan.is_err() == committed.plan.is_err();
         self.committed = committed;
+        if self.committed.standing == Standing::Running {
+            self.memory.misfits.clear();
+        }
         let ended = self.committed.standing == Standing::Ended;
         let stays = match &self.stage {
             Stage::Leaving(_) => true,
@@ -423,14 +432,15 @@ impl Life {
 
     /// What is done about lost pods, if there are any.
     fn judge(&mut self, terms: &Terms, facts: &Facts<'_>, patience: &Patience, now: Now) -> Next {
-        let history = self.committed.restarts.clone();
         let Stage::Holding(holding) = &mut self.stage else { return Next::Rest };
         let lost: Vec<LostPod> = holding
             .slots
             .lost()
             .map(|(planned, loss)| LostPod {
                 unit: planned.slot.unit.clone(),
+                node: planned.node.clone(),
                 fault: loss.fault,
+                refusal: loss.refusal.clone(),
                 message: loss.message.clone(),
                 exit_code: loss.exit_code,
             })
@@ -439,77 +449,81 @@ impl Life {
             holding.trouble = Trouble::None;
             return Next::Report;
         }
-        for (planned, loss) in holding.slots.lost() {
-            if loss.fault.blames_node() {
-                self.memory.avoid.insert(planned.node.clone(), now.at.saturating_add(patience.avoid));
+        for pod in lost.iter().filter(|pod| pod.fault.blames_node()) {
+            self.memory.avoid.insert(pod.node.clone(), now.at.saturating_add(patience.avoid));
+        }
+        // All of it on the clock that never jumps: what the status says of the past is brought there.
+        let ahead = now.wall.saturating_sub(now.at);
+        let shift = |spent: &Spent| Spent { at: spent.at.saturating_sub(ahead), ..*spent };
+        let restarts: Vec<Spent> = self.committed.restarts.iter().map(shift).collect();
+        let gone: BTreeSet<&UnitId> = lost.iter().map(|pod| &pod.unit).collect();
+        let stays = |slot: &Slot| !terms.whole && !gone.contains(&slot.unit);
+        let tally = holding.slots.tally();
+        let mut cannot = BTreeMap::new();
+        for planned in holding.slots.iter().filter(|planned| !stays(&planned.slot)) {
+            if let Some(words) = (facts.cannot)(&planned.slot, &planned.node) {
+                cannot.entry(planned.slot.unit.clone()).or_insert(words);
             }
         }
-        match recovery::decide(&terms.policy, &history, &lost, now.wall) {
+        let case = Case {
+            lost: &lost,
+            restarts: &restarts,
+            misfits: &self.memory.misfits,
+            cannot: &cannot,
+            pods: tally.all,
+            others_run: tally.running > 0,
+        };
+        let verdict = recovery::decide(&terms.policy, &case, now.at);
+        if matches!(verdict, Verdict::Replan { .. } | Verdict::TakeBack { .. })
+            && lost.iter().any(|pod| pod.fault == Fault::Misfit)
+        {
+            recovery::remember(&mut self.memory.misfits, &lost, now.at);
+        }
+        self.follow(terms, verdict)
+    }
+
+    /// What a verdict comes to.
+    fn follow(&mut self, terms: &Terms, verdict: Verdict) -> Next {
+        match verdict {
+            Verdict::Nothing => Next::Report,
             Verdict::GiveUp { reason, message, exit_code } => {
                 Next::Commit(Move::End { well: false, reason: reason.to_owned(), message, exit_code })
             }
             Verdict::RestartInPlace { renew, about } => {
-                let moved = self.cannot_stay(&renew, terms, facts);
-                let steps = vec![Step::RestartInPlace];
-                self.restart(terms, Lost { units: renew, about, steps }, moved)
+                let lost = Lost { units: renew, about, steps: vec![RecoveryStep::RestartInPlace] };
+                self.restart(terms, lost)
             }
             Verdict::Replan { lost, steps, about } => {
-                holding.trouble = Trouble::Asks { lost: Lost { units: lost, about, steps }, refusal: None };
+                let lost = Lost { units: lost, about, steps };
+                self.trouble(Trouble::Asks { lost, refusal: None });
                 Next::Rest
             }
             Verdict::Requeue { about } => {
-                let lost = Lost { units: BTreeSet::new(), about, steps: vec![Step::Requeue] };
+                let lost = Lost { units: BTreeSet::new(), about, steps: vec![RecoveryStep::Requeue] };
                 Next::Commit(Move::Free(Freed::Lost(lost, None)))
             }
-            Verdict::Wait { until } => {
-                let until = now.at.saturating_add(until.saturating_sub(now.wall).max(1));
-                let about = About { cause: "", message: String::new(), counts: false };
-                holding.trouble = Trouble::Waits { until, about };
+            Verdict::TakeBack { reason, until } => Next::Commit(Move::Free(Freed::Refused(reason, until))),
+            Verdict::Wait { until, about } => {
+                self.trouble(Trouble::Waits { until, about });
                 Next::Report
             }
         }
     }
 
-    /// New pods where the old ones were, unless a node cannot take them again.
-    fn restart(&mut self, terms: &Terms, lost: Lost, moved: Option<(BTreeSet<UnitId>, String)>) -> Next {
-        if let Some((units, why)) = moved {
-            let message = format!("{}; {why}", lost.about.message);
-            let about = About { message, ..lost.about };
-            let steps: Vec<Step> =
-                terms.policy.ladder.iter().copied().filter(|step| *step != Step::RestartInPlace).collect();
-            let lost = Lost { units, about, steps };
-            if let Some(holding) = self.holding_mut() {
-                holding.trouble = Trouble::Asks { lost, refusal: None };
-            }
-            return Next::Rest;
+    fn trouble(&mut self, trouble: Trouble) {
+        if let Some(holding) = self.holding_mut() {
+            holding.trouble = trouble;
         }
+    }
+
+    /// New pods where the old ones were.
+    fn restart(&self, terms: &Terms, lost: Lost) -> Next {
         let Some(plan) = self.plan() else { return Next::Rest };
         let units = plan.units.iter().map(|unit| unit.placed.clone()).collect();
         let placement = Placement { units, spares: plan.spares.clone() };
         let cause = Cause::Lost(lost);
         let plan = self.next_plan(terms, placement, &cause);
         Next::Commit(Move::Put(Decided { plan, cause, how: How::InPlace }))
-    }
-
-    /// Units that would start again where a node cannot take their pods, and why.
-    fn cannot_stay(
-        &self,
-        renew: &BTreeSet<UnitId>,
-        terms: &Terms,
-        facts: &Facts<'_>,
-    ) -> Option<(BTreeSet<UnitId>, String)> {
-        let mut moved = BTreeSet::new();
-        let mut why = None;
-        for planned in self.slots()?.iter() {
-            if !terms.whole && !renew.contains(&planned.slot.unit) {
-                continue;
-            }
-            if let Some(words) = (facts.cannot)(&planned.slot, &planned.node) {
-                moved.insert(planned.slot.unit.clone());
-                why.get_or_insert(words);
-            }
-        }
-        Some((moved, why?))
     }
 
     fn next_plan(&self, terms: &Terms, placement: Placement, cause: &Cause) -> Plan {
@@ -559,13 +573,10 @@ fn holds(holding: &Holding, plan: Option<&Plan>, terms: &Terms, reshaped: bool) 
 /// The engine has no other places. Everything is given back: units that wait for the missing ones would hold their
 /// accelerators in vain.
 fn no_place(lost: &Lost, reason: &Reason) -> Move {
-    if lost.steps.contains(&Step::Requeue) {
+    if lost.steps.contains(&RecoveryStep::Requeue) {
         return Move::Free(Freed::Lost(lost.clone(), Some(reason.clone())));
     }
-    let message = format!(
-        "{}; {reason}; spec.recovery.ladder has no Requeue, so it cannot wait for other nodes",
-        lost.about.message
-    );
+    let message = format!("{}; {reason}; {}", lost.about.message(), reason.remedy());
     Move::End { well: false, reason: "NoRecovery".into(), message, exit_code: None }
 }
 

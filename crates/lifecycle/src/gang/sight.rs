@@ -28,20 +28,12 @@ pub struct Sight<'a> {
     pub node: Option<&'a NodeName>,
     /// Where it stands.
     pub state: PodState,
-    /// It is being deleted.
-    pub leaving: bool,
     /// The kubelet has taken it in.
     pub admitted: bool,
     /// Ready condition.
     pub ready: bool,
-    /// How it ended, where it has, and whether a container had started.
+    /// How it ended, or that it leaves.
     pub end: PodEnd,
-    /// It was an init container that ended.
-    pub init: bool,
-    /// Name of the container that explains the end.
-    pub container: Option<&'a str>,
-    /// What its container or the kubelet said when it ended; empty if nothing.
-    pub words: &'a str,
     /// Why no container starts, as its kubelet or kube-scheduler says; empty if nobody does.
     pub waits: String,
 }
@@ -55,6 +47,8 @@ pub struct Loss {
     pub message: String,
     /// Exit code, where a container has ended.
     pub exit_code: Option<i32>,
+    /// The word with which a kubelet refused it; empty where none did.
+    pub refusal: String,
     /// The pod itself said so; otherwise it was judged by its node, and may still say otherwise.
     pub reported: bool,
 }
@@ -62,11 +56,11 @@ pub struct Loss {
 impl Loss {
     /// A loss that the pod itself did not report.
     pub fn judged(fault: Fault, message: String) -> Self {
-        Self { fault, message, exit_code: None, reported: false }
+        Self { fault, message, exit_code: None, refusal: String::new(), reported: false }
     }
 
     fn reported(fault: Fault, message: String) -> Self {
-        Self { fault, message, exit_code: None, reported: true }
+        Self { reported: true, ..Self::judged(fault, message) }
     }
 }
 
@@ -96,18 +90,15 @@ impl Sight<'_> {
     pub fn says(&self, node: &NodeName) -> Says {
         match self.state {
             PodState::Succeeded => return Says::Done,
-            PodState::Failed => return Says::Lost(self.failed(node)),
+            PodState::Failed => return Says::Lost(self.loss(node)),
             PodState::Pending | PodState::Running => {}
         }
         if self.node.is_some_and(|bound| bound != node) {
             let message = format!("pod {} was bound to a node that is not planned", self.name);
             return Says::Lost(Loss::reported(Fault::Misfit, message));
         }
-        if self.leaving {
-            let fault = recovery::classify_leaving(&self.end);
-            let by = self.end.disruption.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
-            let message = format!("pod {} on node {node} is being deleted{by}", self.name);
-            return Says::Lost(Loss::reported(fault, message));
+        if self.end.leaving {
+            return Says::Lost(self.loss(node));
         }
         if self.state == PodState::Running && self.end.started {
             Says::Running { ready: self.ready }
@@ -116,23 +107,11 @@ impl Sight<'_> {
         }
     }
 
-    fn failed(&self, node: &NodeName) -> Loss {
-        let end = &self.end;
-        let words = match (end.exit_code, end.reason.as_str()) {
-            (Some(code), "" | "Error") => format!("exit code {code}"),
-            (Some(code), reason) => format!("{reason}, exit code {code}"),
-            (None, "") => "no reason given".into(),
-            (None, reason) => reason.to_owned(),
-        };
-        let by = match self.container {
-            Some(name) if self.init => format!("init container {name}: "),
-            Some(name) => format!("container {name}: "),
-            None => String::new(),
-        };
-        let detail = if self.words.is_empty() { String::new() } else { format!(": {}", self.words) };
-        let message = format!("pod {} failed on node {node} ({by}{words}){detail}", self.name);
-        // The program of a pod whose init container failed is at fault, although no other container started.
-        let end = &PodEnd { started: end.started || (self.init && end.exit_code.is_some()), ..end.clone() };
-        Loss { exit_code: end.exit_code, ..Loss::reported(recovery::classify(end), message) }
+    fn loss(&self, node: &NodeName) -> Loss {
+        Loss {
+            exit_code: self.end.exit_code,
+            refusal: self.end.refusal(),
+            ..Loss::reported(recovery::classify(&self.end), self.end.sentence(self.name, node))
+        }
     }
 }
