@@ -5,8 +5,11 @@
 //!                                                          ▲ leader: term, epoch, fence
 //! ```
 
+pub mod answer;
 pub mod clock;
+mod epochs;
 pub mod leader;
+mod proof;
 pub mod run;
 pub mod volumes;
 pub mod watch;
