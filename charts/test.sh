@@ -57,6 +57,42 @@ holds "key: gpu" --set 'tolerations[0].key=gpu' --set 'tolerations[0].operator=E
 holds "pool: system" --set nodeSelector.pool=system
 holds "helm.sh/resource-policy: keep"
 
+# object KIND NAME FLAGS…: what is rendered of this object, without comments.
+object() {
+  local kind=$1 name=$2
+  shift 2
+  render "$@" | grep -v '^ *#' | awk -v RS='(^|\n)---\n' -v kind="$kind" -v name="$name" \
+    '$0 ~ "(^|\n)kind: " kind "\n" && $0 ~ "\n  name: " name "\n"'
+}
+
+# The proof of the fence names these: see crates/controllers/src/proof.rs.
+for binding in muster-fence muster-fence-plans muster-fence-objects muster-fence-gangs; do
+  [[ $(object ValidatingAdmissionPolicyBinding $binding) == *"policyName: muster-fence"* ]] ||
+    fail "no binding $binding of the policy muster-fence"
+done
+# Without a Lease a binding may refuse only what nobody else writes.
+for binding in muster-fence-objects muster-fence-gangs; do
+  [[ $(object ValidatingAdmissionPolicyBinding $binding) == *"parameterNotFoundAction: Allow"* ]] ||
+    fail "without a Lease $binding refuses everybody's writes"
+done
+# Every policy that judges an account judges the one that is configured.
+judged=$(render --set serviceAccount.name=other | grep -c "system:serviceaccount:muster-system:other'" || true)
+policies=$(render | grep -c "^kind: ValidatingAdmissionPolicy$" || true)
+[[ $judged == "$policies" ]] || fail "$judged of $policies policies judge the configured account"
+holds "request.namespace != 'elsewhere'" --namespace elsewhere
+
+# Roles of users: no statuses, no Gangs, and only what a namespace's own roles may carry is aggregated.
+for role in muster-view muster-edit muster-queue-admin; do
+  rendered=$(object ClusterRole $role)
+  [[ -n $rendered ]] || fail "no ClusterRole $role"
+  [[ $rendered != *"/status"* && $rendered != *'"*"'* ]] || fail "$role grants statuses or everything"
+done
+[[ $(object ClusterRole muster-view) == *'aggregate-to-view: "true"'* ]] || fail "muster-view is not in view"
+[[ $(object ClusterRole muster-edit) == *'aggregate-to-edit: "true"'* ]] || fail "muster-edit is not in edit"
+[[ $(object ClusterRole muster-edit) != *gangs* ]] || fail "muster-edit lets users write Gangs"
+[[ $(object ClusterRole muster-queue-admin) != *aggregate-to* ]] ||
+  fail "muster-queue-admin is given to admins of namespaces"
+
 count() {
   render "$@" | grep -c "^kind: CustomResourceDefinition$" || true
 }

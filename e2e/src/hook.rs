@@ -112,6 +112,25 @@ pub fn reworded(client: Client, wording: Rewording) -> Client {
     Client::new(service, namespace)
 }
 
+/// A client that speaks for an account, with the token of a pod if one is given: an administrator impersonates both.
+pub fn speaking_for(admin: Client, account: &str, pod: Option<&str>) -> Client {
+    let namespace = admin.default_namespace().to_owned();
+    let mut headers = vec![("impersonate-user", account.to_owned())];
+    if let Some(pod) = pod {
+        headers.push(("impersonate-extra-authentication.kubernetes.io%2fpod-name", pod.to_owned()));
+    }
+    let service = service_fn(move |mut request: Request<Body>| {
+        let (admin, headers) = (admin.clone(), headers.clone());
+        async move {
+            for (name, value) in headers {
+                request.headers_mut().insert(name, value.parse()?);
+            }
+            admin.send(request).await.map_err(tower::BoxError::from)
+        }
+    });
+    Client::new(service, namespace)
+}
+
 /// Tells when the n-th write begins (or has been done), and holds it and all that follow for ever.
 #[derive(Clone, Default)]
 pub struct Tripwire {

@@ -12,6 +12,7 @@ pub mod hook;
 pub mod jobs;
 pub mod oracle;
 pub mod process;
+pub mod rights;
 pub mod scenarios;
 pub mod world;
 

@@ -26,9 +26,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::hook::{Hook, hooked};
+use crate::hook::{Hook, hooked, speaking_for};
 use crate::jobs::Job;
 use crate::process::Process;
+use crate::rights;
 
 /// The account of the operator, as the chart installs it.
 pub const OPERATOR_USER: &str = "system:serviceaccount:muster-system:muster";
@@ -268,7 +269,24 @@ impl World {
         self.start_freezable(self.options(identity), hooked(self.operator.clone(), hook))
     }
 
-    fn start_freezable(&self, options: Options, client: Client) -> (Running, watch::Sender<bool>) {
+    /// A client of the operator's account with the token of a pod.
+    pub fn pod_client(&self, pod: &str) -> Client {
+        speaking_for(self.admin.clone(), OPERATOR_USER, Some(pod))
+    }
+
+    /// A client of the operator's account outside a pod, for what a scenario tries and the operator would not: an audit
+    /// log tells the two apart.
+    pub fn account_client(&self) -> Client {
+        speaking_for(self.admin.clone(), OPERATOR_USER, None)
+    }
+
+    /// Starts an operator in a pod of this name, that can be frozen as a whole.
+    pub fn start_in_pod(&self, pod: &str) -> (Running, watch::Sender<bool>) {
+        self.start_freezable(self.options(pod), self.pod_client(pod))
+    }
+
+    /// Starts an operator with these options and this client, that can be frozen as a whole.
+    pub fn start_freezable(&self, options: Options, client: Client) -> (Running, watch::Sender<bool>) {
         let (wall, ahead) = (self.clock.clone(), self.ahead.clone());
         let clock: Arc<dyn Clock> = Arc::new(OperatorClock { wall, ahead, start: Instant::now() });
         let operator = Arc::new(Operator::new(client, options, clock));
@@ -409,6 +427,9 @@ impl World {
     pub async fn end(&self) -> Result<()> {
         self.fleet.stop();
         self.stop.cancel();
+        if let Some(server) = &self.server {
+            rights::check(&rights::used_in(&server.stats()))?;
+        }
         if self.backend == Backend::Cluster {
             clean(&self.admin).await?;
         }

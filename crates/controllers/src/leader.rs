@@ -1,28 +1,27 @@
 //! Leadership: a Lease whose `leaseTransitions` is the epoch, and the proof that old epochs are refused.
 //!
 //! ```text
-//!   acquire ──▶ epoch n ──▶ prove the fence (a dry run with epoch n-1 must be refused) ──▶ lead, renewing ──▶ lost
+//!   acquire ──▶ epoch n ──▶ prove the fence (`Elector::prove_fence`) ──▶ lead, renewing ──▶ lost
 //! ```
 //!
 //! Every write to the Lease carries its resourceVersion, so of two candidates one gets a conflict. Expiry is judged
 //! by watching the Lease stay unchanged for its duration on our own clock, never by comparing clocks. Each new term
-//! has a new epoch, also when the same process gets the Lease again.
+//! has a new epoch, also when the same process gets the Lease again, and when somebody deleted the Lease in between: it
+//! goes on above every epoch that was ever seen, after as long a wait as for a silent holder.
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use muster_api::{Gang, labels};
+use std::future::Future;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::clock::Clock;
-
-/// Name of the ValidatingAdmissionPolicy that fences old leaders; its denials carry this name.
-pub const FENCE_POLICY: &str = "muster-fence";
+use crate::epochs;
+use crate::proof;
 
 /// How leadership is held.
 #[derive(Clone, Debug)]
@@ -64,6 +63,7 @@ impl LeaseConfig {
 #[derive(Clone, Debug)]
 pub struct Term {
     epoch: i64,
+    config: Arc<LeaseConfig>,
     /// The Lease as we wrote it last.
     lease: Arc<Mutex<Lease>>,
     start: Instant,
@@ -72,9 +72,10 @@ pub struct Term {
 }
 
 impl Term {
-    fn new(epoch: i64, lease: Lease, renewed: Instant, deadline: Duration) -> Self {
-        let lease = Arc::new(Mutex::new(lease));
-        let term = Self { epoch, lease, start: renewed, until: Arc::new(AtomicI64::new(0)) };
+    fn new(epoch: i64, config: &Arc<LeaseConfig>, lease: Lease, renewed: Instant) -> Self {
+        let (config, lease) = (config.clone(), Arc::new(Mutex::new(lease)));
+        let deadline = config.renew_deadline;
+        let term = Self { epoch, config, lease, start: renewed, until: Arc::new(AtomicI64::new(0)) };
         term.extend(renewed, deadline);
         term
     }
@@ -107,6 +108,23 @@ impl Term {
     pub fn valid(&self) -> bool {
         (self.start.elapsed().as_millis() as i64) < self.until.load(Ordering::SeqCst)
     }
+
+    /// Reads the Lease: whether it is somebody else's, of another term of ours, or gone.
+    ///
+    /// # Errors
+    /// When the API server does not say.
+    pub async fn over(&self, client: &Client) -> Result<bool, kube::Error> {
+        let leases: Api<Lease> = Api::namespaced(client.clone(), &self.config.namespace);
+        Ok(!leases.get_opt(&self.config.name).await?.is_some_and(|lease| self.is_of(&lease)))
+    }
+
+    /// Whether this is the Lease of this term.
+    fn is_of(&self, lease: &Lease) -> bool {
+        lease.spec.as_ref().is_some_and(|spec| {
+            spec.holder_identity.as_deref() == Some(&self.config.identity)
+                && spec.lease_transitions.map(i64::from) == Some(self.epoch)
+        })
+    }
 }
 
 /// Why leadership could not be had.
@@ -125,13 +143,24 @@ pub enum LeaderError {
     },
     /// The fence does not hold.
     #[error(
-        "a pod with the epoch of an earlier leader was not refused ({0}): install ValidatingAdmissionPolicy \
-         \"muster-fence\" and its binding (they are in the chart and in deploy/); until then nothing is placed"
+        "the fence has a gap: {0}; install ValidatingAdmissionPolicy \"muster-fence\" with its bindings (they are in the \
+         chart and in deploy/); until then nothing is placed"
     )]
     NotFenced(String),
+    /// The fence refuses us.
+    #[error(
+        "the fence refuses our own writes: {0}; in a pod, --identity must be the pod's name (as it is by default)"
+    )]
+    ShutOut(String),
+    /// Whether the fence holds cannot be said.
+    #[error("whether the fence holds is not known: {0}")]
+    Unproven(String),
     /// The server took too long.
-    #[error("the API server did not answer within {0:?} whether it refuses pods of earlier leaders")]
+    #[error("the API server did not answer within {0:?}")]
     Silent(Duration),
+    /// No further epoch can be written.
+    #[error("the Lease cannot count beyond {0} terms")]
+    Counted(i64),
     /// Another holder was faster.
     #[error("another process took the Lease")]
     Lost,
@@ -140,18 +169,51 @@ pub enum LeaderError {
     NotAlive(String),
 }
 
+impl LeaderError {
+    /// Whether the API server answered with such a Status.
+    fn has(&self, kind: impl Fn(&kube::core::Status) -> bool) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if kind(status)))
+    }
+}
+
 /// Holds what is needed to become and stay leader.
 pub struct Elector {
-    config: LeaseConfig,
+    config: Arc<LeaseConfig>,
     leases: Api<Lease>,
     client: Client,
     clock: Arc<dyn Clock>,
+    past: Mutex<Past>,
+}
+
+/// What is known of earlier terms, for the case that the Lease is deleted.
+#[derive(Debug, Default)]
+struct Past {
+    /// The highest epoch; 0 if none was ever seen.
+    highest: i64,
+    /// The longest duration of a Lease.
+    duration: Duration,
+    /// Since when there is none.
+    absent: Option<Instant>,
 }
 
 impl Elector {
     /// An elector for the Lease of `config`.
     pub fn new(client: Client, config: LeaseConfig, clock: Arc<dyn Clock>) -> Self {
-        Self { leases: Api::namespaced(client.clone(), &config.namespace), client, config, clock }
+        let leases = Api::namespaced(client.clone(), &config.namespace);
+        Self { leases, client, config: Arc::new(config), clock, past: Mutex::default() }
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for an answer, but not for ever.
+    async fn answer<T>(&self, asked: impl Future<Output = Result<T, kube::Error>>) -> Result<T, LeaderError> {
+        let patience = self.config.renew_deadline;
+        timeout(patience, asked)
+            .await
+            .map_err(|_| LeaderError::Silent(patience))?
+            .map_err(|error| self.error(error))
     }
 
     fn error(&self, source: kube::Error) -> LeaderError {
@@ -167,11 +229,10 @@ impl Elector {
         // The Lease as last seen, and since when it has looked so.
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
-            match timeout(self.config.renew_deadline, self.try_acquire(&mut seen)).await {
-                Ok(Ok(Some(term))) => return term,
-                Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "cannot take the Lease yet"),
-                Err(_) => tracing::warn!("the API server did not answer about the Lease in time"),
+            match self.try_acquire(&mut seen).await {
+                Ok(Some(term)) => return term,
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "cannot take the Lease yet"),
             }
             sleep(self.config.retry).await;
         }
@@ -182,7 +243,7 @@ impl Elector {
         seen: &mut Option<(Option<String>, Instant)>,
     ) -> Result<Option<Term>, LeaderError> {
         let asked = Instant::now();
-        let Some(mut lease) = self.leases.get_opt(&self.config.name).await.map_err(|e| self.error(e))? else {
+        let Some(mut lease) = self.answer(self.leases.get_opt(&self.config.name)).await? else {
             return self.create(asked).await;
         };
         let version = lease.metadata.resource_version.clone();
@@ -197,47 +258,82 @@ impl Elector {
             }
         };
         let duration = Duration::from_secs(spec.lease_duration_seconds.unwrap_or(15).max(1) as u64);
+        let last = i64::from(spec.lease_transitions.unwrap_or(0));
+        let epoch = self.remember(last, duration) + 1;
         if !free && unchanged_since.elapsed() < duration {
             return Ok(None);
         }
-        let epoch = i64::from(spec.lease_transitions.unwrap_or(0)) + 1;
-        *spec = self.spec(epoch);
+        *spec = self.spec(epoch)?;
         let renewed = Instant::now();
-        match self.leases.replace(&self.config.name, &PostParams::default(), &lease).await {
-            Ok(lease) => Ok(Some(Term::new(epoch, lease, renewed, self.config.renew_deadline))),
-            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
-            Err(error) => Err(self.error(error)),
+        match self.answer(self.leases.replace(&self.config.name, &PostParams::default(), &lease)).await {
+            Ok(lease) => Ok(Some(self.begin(epoch, lease, renewed))),
+            Err(error) if error.has(kube::core::Status::is_conflict) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
-    /// A Lease that somebody deleted goes on above the highest epoch that any Gang bears.
-    async fn create(&self, renewed: Instant) -> Result<Option<Term>, LeaderError> {
-        let gangs: Api<Gang> = Api::all(self.client.clone());
-        let gangs = gangs.list(&ListParams::default()).await.map_err(|e| self.error(e))?;
-        let highest =
-            gangs.items.iter().filter_map(|gang| Some(gang.status.as_ref()?.epoch)).max().unwrap_or(0);
-        let epoch = highest.max(0) + 1;
+    fn begin(&self, epoch: i64, lease: Lease, renewed: Instant) -> Term {
+        self.remember(epoch, self.config.duration);
+        Term::new(epoch, &self.config, lease, renewed)
+    }
+
+    /// A Lease was there. Returns the highest epoch so far.
+    fn remember(&self, epoch: i64, duration: Duration) -> i64 {
+        let mut past = self.past();
+        past.absent = None;
+        past.highest = past.highest.max(epoch);
+        past.duration = past.duration.max(duration);
+        past.highest
+    }
+
+    /// Makes the Lease anew. Somebody may have deleted it: then its last holder, who may not have noticed, is waited for
+    /// as if it had fallen silent, and no epoch is used twice.
+    async fn create(&self, asked: Instant) -> Result<Option<Term>, LeaderError> {
+        if self.waits_for_the_last_holder(asked) {
+            return Ok(None);
+        }
+        let written = epochs::highest(&self.client, self.config.renew_deadline).await;
+        let written = written.map_err(|error| match error {
+            epochs::Error::Api(error) => self.error(*error),
+            epochs::Error::Silent => LeaderError::Silent(self.config.renew_deadline),
+        })?;
+        {
+            let mut past = self.past();
+            past.highest = past.highest.max(written);
+        }
+        // It is known only now that there was a leader.
+        if self.waits_for_the_last_holder(asked) {
+            return Ok(None);
+        }
+        let epoch = self.past().highest + 1;
         let lease = Lease {
             metadata: ObjectMeta { name: Some(self.config.name.clone()), ..ObjectMeta::default() },
-            spec: Some(self.spec(epoch)),
+            spec: Some(self.spec(epoch)?),
         };
-        match self.leases.create(&PostParams::default(), &lease).await {
-            Ok(lease) => Ok(Some(Term::new(epoch, lease, renewed, self.config.renew_deadline))),
-            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
-            Err(error) => Err(self.error(error)),
+        let renewed = Instant::now();
+        match self.answer(self.leases.create(&PostParams::default(), &lease)).await {
+            Ok(lease) => Ok(Some(self.begin(epoch, lease, renewed))),
+            Err(error) if error.has(kube::core::Status::is_already_exists) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
-    fn spec(&self, epoch: i64) -> LeaseSpec {
+    fn waits_for_the_last_holder(&self, asked: Instant) -> bool {
+        let mut past = self.past();
+        let since = *past.absent.get_or_insert(asked);
+        past.highest > 0 && since.elapsed() < past.duration.max(self.config.duration)
+    }
+
+    fn spec(&self, epoch: i64) -> Result<LeaseSpec, LeaderError> {
         let now = MicroTime(self.clock.now());
-        LeaseSpec {
+        Ok(LeaseSpec {
             holder_identity: Some(self.config.identity.clone()),
-            lease_duration_seconds: Some(self.config.duration.as_secs().max(1) as i32),
-            lease_transitions: Some(epoch as i32),
+            lease_duration_seconds: Some(whole_seconds(self.config.duration)),
+            lease_transitions: Some(i32::try_from(epoch).map_err(|_| LeaderError::Counted(epoch - 1))?),
             acquire_time: Some(now.clone()),
             renew_time: Some(now),
             ..LeaseSpec::default()
-        }
+        })
     }
 
     /// Renews until leadership is lost; never returns otherwise. A process that is not `alive` gives the Lease back:
@@ -283,11 +379,7 @@ impl Elector {
     /// Somebody wrote the Lease, perhaps we ourselves in a request whose answer was lost.
     async fn look_again(&self, term: &Term) -> Result<(), LeaderError> {
         let lease = self.leases.get(&self.config.name).await.map_err(|error| self.error(error))?;
-        let ours = lease.spec.as_ref().is_some_and(|spec| {
-            spec.holder_identity.as_deref() == Some(&self.config.identity)
-                && spec.lease_transitions.map(i64::from) == Some(term.epoch)
-        });
-        if !ours {
+        if !term.is_of(&lease) {
             return Err(LeaderError::Lost);
         }
         *term.lease() = lease;
@@ -316,56 +408,33 @@ impl Elector {
         }
     }
 
-    /// Proves that a pod of an earlier epoch is refused, and that one of ours is not refused by the fence.
+    /// Proves that the fence holds in all its parts, and that it lets us write: see [`proof`].
     ///
     /// # Errors
     /// When the fence does not hold, or the API server does not answer in time.
     pub async fn prove_fence(&self, term: &Term) -> Result<(), LeaderError> {
         let patience = self.config.renew_deadline;
-        timeout(patience, self.try_fence(term)).await.unwrap_or(Err(LeaderError::Silent(patience)))
+        timeout(patience, proof::prove(&self.client, &self.config, term.epoch))
+            .await
+            .unwrap_or(Err(LeaderError::Silent(patience)))
     }
+}
 
-    async fn try_fence(&self, term: &Term) -> Result<(), LeaderError> {
-        match self.probe(term.epoch - 1).await {
-            Ok(()) => return Err(LeaderError::NotFenced(format!("epoch {}", term.epoch - 1))),
-            Err(kube::Error::Api(status)) if status.message.contains(FENCE_POLICY) => {}
-            Err(error) => return Err(self.error(error)),
-        }
-        match self.probe(term.epoch).await {
-            Ok(()) => Ok(()),
-            Err(kube::Error::Api(status)) if !status.message.contains(FENCE_POLICY) => Ok(()),
-            Err(error) => Err(self.error(error)),
-        }
-    }
+/// What a Lease says of a duration, rounded up: others must not wait for less than we rely on.
+fn whole_seconds(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis().div_ceil(1_000).max(1)).unwrap_or(i32::MAX)
+}
 
-    /// A dry-run creation of the least pod there can be, which also passes the "restricted" Pod Security level.
-    async fn probe(&self, epoch: i64) -> Result<(), kube::Error> {
-        let pod: Pod = serde_json::from_value(serde_json::json!({
-            "metadata": {
-                "name": "muster-fence-probe",
-                // The fence looks at pods of gangs only.
-                "labels": { labels::GANG: "muster-fence-probe" },
-                "annotations": { labels::EPOCH: epoch.to_string() },
-            },
-            "spec": {
-                "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
-                "containers": [{
-                    "name": "probe",
-                    "image": "probe",
-                    "securityContext": {
-                        "allowPrivilegeEscalation": false,
-                        "capabilities": { "drop": ["ALL"] },
-                    },
-                    "resources": {
-                        "requests": { "cpu": "1m", "memory": "1Mi" },
-                        "limits": { "cpu": "1m", "memory": "1Mi" },
-                    },
-                }],
-            },
-        }))
-        .map_err(kube::Error::SerdeError)?;
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.config.namespace);
-        let params = PostParams { dry_run: true, field_manager: None };
-        pods.create(&params, &pod).await.map(|_| ())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_wait_for_at_least_the_duration_of_the_lease() {
+        for (millis, seconds) in
+            [(0, 1), (1, 1), (1_000, 1), (12_000, 12), (12_001, 13), (12_900, 13), (u64::MAX, i32::MAX)]
+        {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
+        }
     }
 }

@@ -5,9 +5,12 @@
 //!                                                          ▲ leader: term, epoch, fence
 //! ```
 
+pub mod answer;
 pub mod clock;
 pub mod decode;
+mod epochs;
 pub mod leader;
+mod proof;
 pub mod pulse;
 pub mod run;
 pub mod volumes;

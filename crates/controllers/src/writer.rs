@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::answer::{Answer, judge, truncated};
 use crate::clock::Clock;
-use crate::leader::{FENCE_POLICY, Term};
+use crate::leader::Term;
 use crate::volumes;
 use muster_core::want::{Base, Child, Claims, Kind, Note, Outcome, Probe, Want};
 
@@ -30,6 +31,9 @@ const JSON: &str = "application/json";
 pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const MERGE: &str = "application/merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
+
+/// How long a server may be behind in what it knows of the Lease.
+const BEHIND: Duration = Duration::from_secs(1);
 
 /// Performs wants under one term of leadership.
 #[derive(Clone)]
@@ -298,14 +302,49 @@ impl Writer {
         self.exchange(method, path, (content, JSON), body).await
     }
 
-    /// One request, of a type and asking for another; the body of a good answer, or what a bad one means.
+    /// One request, of a type and asking for another; the body of a good answer, or what a bad one means. It is sent once,
+    /// unless the fence denied it although the Lease is ours: a server that had not heard of it yet gets a second.
     async fn exchange(
         &self,
         method: Method,
         path: &str,
-        (content, accept): (&str, &str),
+        types: (&str, &str),
         body: Vec<u8>,
     ) -> Result<Bytes, Outcome> {
+        for last in [false, true] {
+            let denial = match self.once(&method, path, types, &body).await? {
+                Ok(bytes) => return Ok(bytes),
+                Err(Answer::Gone) => return Err(Outcome::Gone),
+                Err(Answer::Taken | Answer::Conflict) => return Err(Outcome::Conflict),
+                Err(Answer::Transient(message)) => return Err(Outcome::Transient(message)),
+                Err(Answer::Refused(message)) => return Err(Outcome::Refused(message)),
+                Err(Answer::Denied(denial)) => denial.message,
+            };
+            // Only the Lease says that a term is over.
+            match tokio::time::timeout(self.timeout, self.term.over(&self.client)).await {
+                Ok(Ok(true)) => return Err(Outcome::Fenced),
+                Ok(Ok(false)) if last => return Err(Outcome::Refused(denial)),
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => {
+                    return Err(Outcome::Transient(format!(
+                        "{denial}; and the Lease cannot be read: {error}"
+                    )));
+                }
+                Err(_) => return Err(Outcome::Transient(format!("{denial}; and the Lease cannot be read"))),
+            }
+            tracing::warn!(denial, "denied by the fence although the Lease is ours; trying once more");
+            tokio::time::sleep(BEHIND).await;
+        }
+        Err(Outcome::Transient(format!("{path}: not sent")))
+    }
+
+    async fn once(
+        &self,
+        method: &Method,
+        path: &str,
+        (content, accept): (&str, &str),
+        body: &[u8],
+    ) -> Result<Result<Bytes, Answer>, Outcome> {
         if !self.term.valid() {
             return Err(Outcome::Fenced);
         }
@@ -314,7 +353,7 @@ impl Writer {
             .uri(path)
             .header(http::header::CONTENT_TYPE, content)
             .header(http::header::ACCEPT, accept)
-            .body(Body::from(body))
+            .body(Body::from(body.to_vec()))
             .map_err(|error| Outcome::Refused(format!("{path}: {error}")))?;
         let exchange = async {
             let answer = self.client.send(request).await.map_err(|e| Outcome::Transient(e.to_string()))?;
@@ -325,7 +364,7 @@ impl Writer {
         let (status, bytes) = tokio::time::timeout(self.timeout, exchange)
             .await
             .map_err(|_| Outcome::Transient(format!("no answer within {:?}", self.timeout)))??;
-        if status.is_success() { Ok(bytes) } else { Err(refusal(status, &bytes)) }
+        Ok(if status.is_success() { Ok(bytes) } else { Err(judge(status, &bytes)) })
     }
 
     fn event(&self, note: &Note) -> Value {
@@ -354,15 +393,6 @@ impl Writer {
     }
 }
 
-/// At most `limit` bytes of a text, cut at a character.
-fn truncated(text: &str, limit: usize) -> &str {
-    let mut end = text.len().min(limit);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
-}
-
 fn path(kind: Kind, key: &ObjectKey) -> String {
     format!("{}/{}", kind.path(&key.namespace), key.name)
 }
@@ -382,25 +412,4 @@ fn facts(bytes: &[u8]) -> Result<PodFacts, String> {
     serde_json::from_slice::<SeenPod>(bytes)
         .map(|pod| PodFacts::of(&pod.0).0)
         .map_err(|error| error.to_string())
-}
-
-/// What an error answer means for the one who asked.
-fn refusal(status: StatusCode, body: &[u8]) -> Outcome {
-    let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
-    let message = parsed["message"].as_str().map_or_else(
-        || format!("{status}: {}", truncated(&String::from_utf8_lossy(body), 200)),
-        str::to_owned,
-    );
-    if message.contains(FENCE_POLICY) && !status.is_server_error() {
-        return Outcome::Fenced;
-    }
-    match status {
-        StatusCode::NOT_FOUND => Outcome::Gone,
-        StatusCode::CONFLICT => Outcome::Conflict,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::UNAUTHORIZED => {
-            Outcome::Transient(message)
-        }
-        status if status.is_server_error() => Outcome::Transient(message),
-        _ => Outcome::Refused(message),
-    }
 }

@@ -18,6 +18,8 @@ pub struct Config {
     pub drain: Millis,
     /// Least time between two status writes that only report progress.
     pub progress_every: Millis,
+    /// A plan of more bytes goes into parts of its own.
+    pub inline_plan: usize,
     /// Bounds on requests under way.
     pub limits: Limits,
 }
@@ -29,6 +31,7 @@ impl Default for Config {
             nodes: nodes::Config::default(),
             drain: 30_000,
             progress_every: 2_000,
+            inline_plan: muster_api::plan_codec::MAX_INLINE,
             limits: Limits::default(),
         }
     }

@@ -33,6 +33,17 @@ pub enum Error {
     NotServed(String),
 }
 
+/// All objects of `deploy/muster.yaml`.
+///
+/// # Errors
+/// When it is not what it should be.
+pub fn manifests() -> Result<Vec<DynamicObject>, Error> {
+    let documents = serde_yaml_ng::Deserializer::from_str(MANIFESTS);
+    let objects = documents.map(Option::<DynamicObject>::deserialize);
+    let objects: Result<Vec<_>, _> = objects.collect();
+    Ok(objects.map_err(|error| Error::Manifest(error.to_string()))?.into_iter().flatten().collect())
+}
+
 /// Installs, or brings up to date.
 ///
 /// # Errors
@@ -45,10 +56,7 @@ pub async fn install(admin: &Client) -> Result<(), Error> {
         let name = crd.name_any();
         crds.patch(&name, &params, &Patch::Apply(&crd)).await.map_err(|error| api(&name, error))?;
     }
-    for document in serde_yaml_ng::Deserializer::from_str(MANIFESTS) {
-        let object =
-            Option::<DynamicObject>::deserialize(document).map_err(|e| Error::Manifest(e.to_string()))?;
-        let Some(object) = object else { continue };
+    for object in manifests()? {
         let types: TypeMeta =
             object.types.clone().ok_or_else(|| Error::Manifest("a document has no kind".into()))?;
         if LEFT_OUT.contains(&types.kind.as_str()) {

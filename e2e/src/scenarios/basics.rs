@@ -1,19 +1,15 @@
 //! Placement, refusal, order and quota.
 
-use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::coordination::v1::Lease;
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use kube::api::{DeleteParams, PostParams};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use muster_api::{GangPhase, JobPhase, TrainingJob, labels};
-use muster_controllers::leader::FENCE_POLICY;
 use muster_model::{Level, NodeName, Topology, topology::NVLINK_DOMAIN};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::jobs::job;
-use crate::world::SYSTEM;
 use crate::{World, oracle};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -107,32 +103,6 @@ pub async fn impossible_job_says_why(world: &World) -> Result<()> {
     ensure!(world.pods().await?.is_empty(), "an invalid job has pods");
     operator.stop().await;
     Ok(())
-}
-
-/// Before an operator has ever led there is no Lease. The fence then refuses pods of gangs, and nobody else's: the
-/// operator's own pod must be able to start.
-pub async fn without_a_lease_only_gangs_are_fenced(world: &World) -> Result<()> {
-    let leases: Api<Lease> = Api::namespaced(world.admin.clone(), SYSTEM);
-    match leases.delete("muster", &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => {}
-        other => drop(other?),
-    }
-    let pod = |labels: serde_json::Value| -> Result<Pod> {
-        Ok(serde_json::from_value(json!({
-            "metadata": { "generateName": "probe-", "labels": labels },
-            "spec": { "containers": [{ "name": "main", "image": "example/image" }] },
-        }))?)
-    };
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
-    for (who, client) in [("an administrator", &world.admin), ("the operator", &world.operator)] {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &world.namespace);
-        pods.create(&dry, &pod(json!({}))?).await.with_context(|| format!("a plain pod of {who}"))?;
-    }
-    let pods: Api<Pod> = Api::namespaced(world.operator.clone(), &world.namespace);
-    match pods.create(&dry, &pod(json!({ labels::GANG: "some" }))?).await {
-        Err(kube::Error::Api(status)) if status.message.contains(FENCE_POLICY) => Ok(()),
-        other => bail!("a pod of a gang without a Lease: {:?}", other.map(|pod| pod.name_any())),
-    }
 }
 
 /// Two jobs that need every node run one after the other, never interleaved.

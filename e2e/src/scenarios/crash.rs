@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use muster_api::JobPhase;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -168,4 +169,40 @@ pub async fn delete(world: &World, name: &str) -> Result<()> {
             Ok(if !gang && pods == 0 { Ok(()) } else { Err(format!("gang: {gang}, {pods} pods")) })
         })
         .await
+}
+
+/// A plan that is too large for a status lies in parts of its own; the next leader reads it there, and those of earlier
+/// plans go.
+pub async fn a_large_plan_lies_in_parts(world: &World) -> Result<()> {
+    let parts = world.api::<muster_api::GangPlan>();
+    let small = |config: &mut muster_core::Config| config.inline_plan = 100;
+    let first = world.start_tuned("first", small);
+    world.submit(&job("large", 32)).await?;
+    world.phase("large", JobPhase::Running, 2 * MINUTE).await?;
+    let before = parts.list(&kube::api::ListParams::default()).await?.items;
+    ensure!(!before.is_empty(), "the plan lies in the status");
+    first.kill().await;
+    let second = world.start_tuned("second", small);
+    let pod = live(world).await?.first().map(ResourceExt::name_any).unwrap_or_default();
+    world.fleet.finish_pod(&world.namespace, &pod, 1).await?;
+    world
+        .eventually("it restarts", 3 * MINUTE, || async {
+            let status = world.job("large").await?.status.unwrap_or_default();
+            let again = status.restarts == 1 && status.phase == Some(JobPhase::Running);
+            Ok(if again { Ok(()) } else { Err(format!("{status:?}")) })
+        })
+        .await?;
+    oracle::check(world).await?;
+    world
+        .eventually("parts of the first plan go", 2 * MINUTE, || async {
+            let now = parts.list(&kube::api::ListParams::default()).await?.items;
+            let now: BTreeSet<String> = now.iter().map(ResourceExt::name_any).collect();
+            let plan = world.gang("large").await?.status.unwrap_or_default().plan.unwrap_or_default();
+            let named: BTreeSet<String> = plan.chunks.into_iter().map(|part| part.name).collect();
+            Ok(if now == named && !named.is_empty() { Ok(()) } else { Err(format!("{now:?} of {named:?}")) })
+        })
+        .await?;
+    delete(world, "large").await?;
+    second.stop().await;
+    Ok(())
 }

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use muster_api::{JobPhase, TrainingJob};
@@ -250,5 +251,66 @@ pub async fn frameworks_get_their_environment(world: &World) -> Result<()> {
         delete(world, &name).await?;
     }
     operator.stop().await;
+    Ok(())
+}
+
+/// A job with a hostfile restarts: the new pods find a file that names them.
+pub async fn hostfiles_follow_restarts(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    world.submit(&job("hosts", 16).with("framework", "Mpi")).await?;
+    world.phase("hosts", JobPhase::Running, 2 * MINUTE).await?;
+    let files = || async {
+        let maps = world.api::<ConfigMap>().list(&ListParams::default()).await?;
+        let file = |map: ConfigMap| map.data.and_then(|mut data| data.remove("hostfile"));
+        anyhow::Ok(maps.into_iter().filter_map(file).collect::<Vec<String>>())
+    };
+    let before = files().await?;
+    let pod = live(world).await?.first().context("a pod")?.name_any();
+    world.fleet.finish_pod(&world.namespace, &pod, 1).await?;
+    world
+        .eventually("the restart", 2 * MINUTE, || async {
+            let status = world.job("hosts").await?.status.unwrap_or_default();
+            let again = status.restarts == 1 && status.phase == Some(JobPhase::Running);
+            Ok(if again { Ok(()) } else { Err(format!("{:?} {:?}", status.phase, status.message)) })
+        })
+        .await?;
+    let pods = live(world).await?;
+    let after: Vec<String> = files().await?.into_iter().filter(|file| !before.contains(file)).collect();
+    let named = |file: &String| pods.iter().all(|pod| file.contains(&pod.name_any()));
+    ensure!(after.iter().any(named), "no new hostfile names the new pods: {after:?}");
+    operator.stop().await;
+    Ok(())
+}
+
+/// A job whose volume is made when its pod is: where, its StorageClass says.
+pub async fn claims_wait_for_their_class(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    let class: StorageClass = serde_json::from_value(json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": { "name": "late" }, "provisioner": "example.com/disk", "volumeBindingMode": "WaitForFirstConsumer",
+    }))?;
+    let classes: Api<StorageClass> = Api::all(world.admin.clone());
+    classes.patch("late", &PatchParams::apply("muster-e2e").force(), &Patch::Apply(&class)).await?;
+    let claim = json!({
+        "metadata": { "name": "data" },
+        "spec": {
+            "storageClassName": "late", "accessModes": ["ReadWriteOnce"],
+            "resources": { "requests": { "storage": "1Gi" } },
+        },
+    });
+    world.create::<PersistentVolumeClaim>(claim).await?;
+    let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+    world.submit(&job("claims", 8).with("template.spec.volumes", volumes)).await?;
+    world
+        .eventually("a plan", 2 * MINUTE, || async {
+            let gang = world.gang("claims").await.ok().and_then(|gang| gang.status);
+            Ok(if gang.as_ref().is_some_and(|gang| gang.plan.is_some()) {
+                Ok(())
+            } else {
+                Err(format!("{gang:?}"))
+            })
+        })
+        .await?;
+    operator.stop().await;
+    classes.delete("late", &DeleteParams::default()).await?;
     Ok(())
 }

@@ -66,6 +66,14 @@ pub async fn an_unreadable_job_stops_no_term(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// The Lease is there: who makes the first one looks at pods for their epochs before anything else.
+async fn earlier_leader(world: &World) -> Result<()> {
+    let mut earlier = world.start("earlier");
+    earlier.leading().await?;
+    earlier.stop().await;
+    Ok(())
+}
+
 /// A leader whose list of pods is never answered gives the Lease to one that sees.
 pub async fn a_leader_that_cannot_see_steps_down(world: &World) -> Result<()> {
     let deaf: Hook = Arc::new(|seen| {
@@ -75,6 +83,7 @@ pub async fn a_leader_that_cannot_see_steps_down(world: &World) -> Result<()> {
             }
         })
     });
+    earlier_leader(world).await?;
     let first = world.start_with("deaf", hooked(world.operator.clone(), deaf));
     holder(world, "deaf", MINUTE).await?;
     let second = world.start("hears");
@@ -120,6 +129,7 @@ pub async fn a_panic_gives_the_lease_back(world: &World) -> Result<()> {
             }
         })
     });
+    earlier_leader(world).await?;
     let first = world.start_with("panics", hooked(world.operator.clone(), panics));
     tokio::time::timeout(MINUTE, panicked.notified()).await.context("it never came to list pods")?;
     let second = world.start("calm");

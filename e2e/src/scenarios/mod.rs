@@ -4,6 +4,7 @@ pub mod basics;
 pub mod crash;
 pub mod examples;
 pub mod failure;
+pub mod fence;
 pub mod lifecycle;
 pub mod liveness;
 pub mod nodes;
@@ -29,7 +30,30 @@ macro_rules! for_each_scenario {
         );
         $scenario!(
             without_a_lease_only_gangs_are_fenced,
-            basics::without_a_lease_only_gangs_are_fenced,
+            fence::without_a_lease_only_gangs_are_fenced,
+            nodes::hgx(1)
+        );
+        $scenario!(
+            a_job_named_like_the_fence_disturbs_nobody,
+            fence::a_job_named_like_the_fence_disturbs_nobody,
+            nodes::hgx(8)
+        );
+        $scenario!(
+            a_former_leader_is_refused_every_kind_of_write,
+            fence::a_former_leader_is_refused_every_kind_of_write,
+            nodes::hgx(2)
+        );
+        $scenario!(
+            a_lease_that_was_deleted_goes_on_above,
+            fence::a_lease_that_was_deleted_goes_on_above,
+            nodes::hgx(1)
+        );
+        $scenario!(nobody_else_writes_plans, fence::nobody_else_writes_plans, nodes::hgx(1));
+        $scenario!(the_operator_keeps_to_its_own, fence::the_operator_keeps_to_its_own, nodes::hgx(1));
+        $scenario!(the_proof_finds_each_gap, fence::the_proof_finds_each_gap, nodes::hgx(1));
+        $scenario!(
+            statuses_of_the_cluster_are_written,
+            fence::statuses_of_the_cluster_are_written,
             nodes::hgx(1)
         );
         $scenario!(budget_survives_a_restart, crash::budget_survives_a_restart, nodes::hgx(2));
@@ -39,6 +63,8 @@ macro_rules! for_each_scenario {
             lifecycle::frameworks_get_their_environment,
             nodes::hgx(4)
         );
+        $scenario!(hostfiles_follow_restarts, lifecycle::hostfiles_follow_restarts, nodes::hgx(2));
+        $scenario!(claims_wait_for_their_class, lifecycle::claims_wait_for_their_class, nodes::hgx(1));
         $scenario!(hgx_job_of_2048_gpus, basics::hgx_job_of_2048_gpus, nodes::hgx(256));
         $scenario!(nvl72_expert_groups, basics::nvl72_expert_groups, nodes::nvl72(32));
         $scenario!(impossible_job_says_why, basics::impossible_job_says_why, nodes::hgx(4));
@@ -54,6 +80,7 @@ macro_rules! for_each_scenario {
         );
         $scenario!(result_survives_pod_gc, failure::result_survives_pod_gc, nodes::hgx(2));
         $scenario!(killed_at_twenty_points, crash::killed_at_twenty_points, nodes::hgx(8));
+        $scenario!(a_large_plan_lies_in_parts, crash::a_large_plan_lies_in_parts, nodes::hgx(4));
         $scenario!(lost_answers_lose_no_pod, crash::lost_answers_lose_no_pod, nodes::hgx(4));
         $scenario!(two_leaders_one_domain, crash::two_leaders_one_domain, nodes::hgx(4));
         $scenario!(

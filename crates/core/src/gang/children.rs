@@ -63,7 +63,9 @@ pub fn met(shared: &mut Shared, rt: &GangRt) -> bool {
         let key = ObjectKey::new(rt.key.namespace.clone(), wanted.name.clone());
         let target = Target { kind: wanted.kind, facet: Facet::Object, key: key.clone() };
         let seen = rt.children.get(&(wanted.kind, wanted.name.clone()));
-        if seen.is_some_and(|seen| seen.owned && seen.mark.as_ref() == Some(&wanted.mark)) {
+        // A hostfile never changes: one of the name is the plan's.
+        let current = |seen: &ChildSeen| wanted.follows.is_none() || seen.mark.as_ref() == Some(&wanted.mark);
+        if seen.is_some_and(|seen| seen.owned && current(seen)) {
             continue;
         }
         let child = child(rt, &wanted, key, seen);

@@ -187,7 +187,7 @@ fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
         // Nothing that the server does not know: a status is never written for its own sake.
         return;
     }
-    let (want, parts) = rt.status_want(&mut change);
+    let (want, parts) = rt.status_want(&mut change, shared.config.inline_plan);
     shared.parts.extend(parts.into_iter().map(|part| (part.name, part.text)));
     if change.urgent {
         shared.creating.remove(&rt.key);

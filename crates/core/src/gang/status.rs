@@ -359,11 +359,11 @@ impl GangRt {
     }
 
     /// The write of a status, with the parts of a plan that is too large for it.
-    pub fn status_want(&self, change: &mut Change) -> (Want, Vec<Chunk>) {
+    pub fn status_want(&self, change: &mut Change, inline: usize) -> (Want, Vec<Chunk>) {
         let mut parts = Vec::new();
         if let Some(plan) = &change.status.plan
-            && let Ok((plan, split)) =
-                plan_codec::split(plan, plan_codec::MAX_INLINE, &self.key.name, &self.uid)
+            && plan.chunks.is_empty()
+            && let Ok((plan, split)) = plan_codec::split(plan, inline, &self.key.name, &self.uid)
         {
             change.status.plan = Some(plan);
             parts = split;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cel::Value as Cel;
 use serde_json::{Value, json};
 
-use super::json::{at, list, text};
+use super::json::{at, list, remove, text};
 use super::policy::{Evaluation, Policy};
 use super::request::Call;
 use super::resources::Resource;
@@ -69,10 +69,28 @@ impl<'a> Attributes<'a> {
         &self.call.info.subresource
     }
 
+    /// Who asks; what is empty is left out, as Go does.
+    fn user(&self) -> Value {
+        let i = &self.call.info;
+        let mut groups = Vec::new();
+        if let Some((namespace, _)) =
+            i.user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'))
+        {
+            groups.push("system:serviceaccounts".to_owned());
+            groups.push(format!("system:serviceaccounts:{namespace}"));
+        }
+        groups.push("system:authenticated".to_owned());
+        let mut user = json!({"username": i.user, "groups": groups});
+        if !i.extra.is_empty() {
+            user["extra"] = json!(i.extra);
+        }
+        user
+    }
+
     /// The `request` variable of policies.
     pub fn request(&self) -> Value {
         let (r, i) = (self.resource, &self.call.info);
-        json!({
+        let mut request = json!({
             "uid": "",
             "kind": {"group": r.group, "version": r.version, "kind": r.kind},
             "resource": {"group": r.group, "version": r.version, "resource": r.plural},
@@ -83,10 +101,17 @@ impl<'a> Attributes<'a> {
             "name": self.name(),
             "namespace": i.namespace,
             "operation": self.operation.as_str(),
-            "userInfo": {"username": i.user, "uid": "", "groups": ["system:authenticated"], "extra": {}},
+            "userInfo": self.user(),
             "dryRun": i.dry_run,
             "options": {},
-        })
+        });
+        // Go leaves these out where they are empty, so that naming them is an error of the policy.
+        for key in ["subResource", "requestSubResource", "name", "namespace"] {
+            if text(&request, &[key]).is_empty() {
+                remove(&mut request, &[key]);
+            }
+        }
+        request
     }
 }
 

@@ -351,7 +351,6 @@ impl ListKeys for BuiltInKeys {
                 | "resourceClaims"
                 | "secrets"
                 | "resourceClaimStatuses"
-                | "validations"
                 | "matchConditions"
                 | "variables",
                 _,

@@ -13,8 +13,10 @@ use super::status::ApiError;
 /// What a request asks for, as fault hooks and statistics see it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// Name of the user whose client sent it.
+    /// Name of the user whose client sent it, or whom it impersonates.
     pub user: String,
+    /// What else is known of the user, as a token tells of its pod: `userInfo.extra` of admission.
+    pub extra: BTreeMap<String, Vec<String>>,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: String,
     /// API group; empty for the core group and for non-resource paths.
@@ -82,8 +84,10 @@ impl Call {
             value.unwrap_or("").to_owned()
         };
         let query = parse_query(parts.uri.query().unwrap_or(""));
+        let impersonated = text(header::HeaderName::from_static("impersonate-user"));
         let mut info = RequestInfo {
-            user: user.to_owned(),
+            user: if impersonated.is_empty() { user.to_owned() } else { impersonated },
+            extra: extra(parts),
             path: parts.uri.path().to_owned(),
             dry_run: query.get("dryRun").is_some_and(|d| d == "All"),
             query,
@@ -132,6 +136,17 @@ impl Call {
             ))
         })
     }
+}
+
+/// What `Impersonate-Extra-<key>` headers say; keys are percent-encoded. Everybody may impersonate here.
+fn extra(parts: &Parts) -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, value) in &parts.headers {
+        if let (Some(key), Ok(value)) = (name.as_str().strip_prefix("impersonate-extra-"), value.to_str()) {
+            all.entry(decode(key, false)).or_default().push(value.to_owned());
+        }
+    }
+    all
 }
 
 fn verb_of(method: &Method, info: &RequestInfo) -> &'static str {

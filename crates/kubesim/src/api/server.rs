@@ -74,6 +74,8 @@ pub struct RequestKey {
     pub user: String,
     /// Verb, as in [`RequestInfo::verb`].
     pub verb: String,
+    /// API group; empty for the core group.
+    pub group: String,
     /// Plural name of the resource.
     pub resource: String,
     /// Subresource, or empty.
@@ -162,7 +164,8 @@ impl ApiServer {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A client whose requests are accounted to `user`, and whose `request.userInfo.username` it is.
+    /// A client whose requests are accounted to `user`, and whose `request.userInfo.username` it is. A request may
+    /// impersonate another user by the headers `Impersonate-User` and `Impersonate-Extra-<key>`.
     ///
     /// Needs a tokio runtime, as every `kube::Client` does.
     pub fn client(&self, user: &str) -> kube::Client {
@@ -264,6 +267,7 @@ impl ApiServer {
         let key = RequestKey {
             user: info.user.clone(),
             verb: info.verb.clone(),
+            group: info.group.clone(),
             resource: info.resource.clone(),
             subresource: info.subresource.clone(),
             code,

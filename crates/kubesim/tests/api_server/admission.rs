@@ -128,6 +128,62 @@ async fn a_changed_policy_takes_effect_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rules_that_are_applied_again_stay_as_they_are() {
+    let (_, client) = server();
+    let rules =
+        json!([{"expression": "true", "message": "first"}, {"expression": "true", "message": "second"}]);
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "fence"}, "spec": {"matchConstraints": on_pods(&["CREATE"]), "validations": rules},
+    });
+    let path = format!("{POLICIES}/fence?fieldManager=test");
+    send(&client, "PATCH:apply", &path, &policy).await.expect(201);
+    let again = send(&client, "PATCH:apply", &path, &policy).await.expect(200);
+    assert_eq!(again.body["spec"]["validations"], rules);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_empty_is_left_out_of_a_request() {
+    let (_, client) = server();
+    let named = "has(request.subResource) || has(request.userInfo.extra)";
+    let spec = json!({
+        "matchConstraints": on_pods(&["CREATE"]), "validations": [{"expression": format!("!({named})")}],
+    });
+    install(&client, &spec, None).await;
+    send(&client, "POST", PODS, &pod("a", "")).await.expect(201);
+}
+
+/// Whom a client speaks for, with what a token tells of its pod, is what policies and counters see.
+#[tokio::test(start_paused = true)]
+async fn a_client_may_speak_for_an_account_in_a_pod() {
+    let (server, client) = server();
+    let account = "system:serviceaccount:ns:account";
+    let spec = json!({
+        "matchConstraints": on_pods(&["CREATE"]),
+        "validations": [{"expression": format!(
+            "request.userInfo.username != '{account}' || (request.userInfo.extra['example.org/pod'] == ['a', 'b'] \
+             && 'system:serviceaccounts:ns' in request.userInfo.groups)"
+        )}],
+    });
+    install(&client, &spec, None).await;
+    let speak = async |extra: &[&str]| {
+        let mut request = http::Request::post(PODS)
+            .header("content-type", "application/json")
+            .header("Impersonate-User", account);
+        for value in extra {
+            request = request.header("Impersonate-Extra-example.org%2Fpod", *value);
+        }
+        let body = kube::client::Body::from(pod("a", "").to_string().into_bytes());
+        client.send(request.body(body).unwrap()).await.unwrap().status().as_u16()
+    };
+    assert_eq!(speak(&["a"]).await, 422);
+    assert_eq!(speak(&["a", "b"]).await, 201);
+    assert!(
+        server.stats().keys().any(|key| key.user == account && key.resource == "pods" && key.code == 201)
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_quota_refuses_beyond_its_limit_and_counts_what_is_left() {
     let (_, client) = server();
     let quotas = "/api/v1/namespaces/default/resourcequotas";
