@@ -290,15 +290,12 @@ impl Core {
         };
         let judgement = shared.nodes.judged.judge(now, &one_gangs);
         shared.nodes.next = judgement.next;
-        let brakes = judgement.brakes;
-        if brakes.len() != shared.nodes.brakes.len() {
-            for words in brakes.iter().map(|brake| brake.words(now)) {
+        let before = std::mem::replace(&mut shared.nodes.brakes, judgement.brakes);
+        if before.len() != shared.nodes.brakes.len() {
+            for words in shared.nodes.brakes(now) {
                 tracing::warn!("{words}");
             }
-            shared.nodes.brakes = brakes;
             self.count_again(Kind::Topology);
-        } else {
-            shared.nodes.brakes = brakes;
         }
         for name in judgement.trusted {
             self.shared.count_belief(&name);

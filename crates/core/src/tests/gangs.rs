@@ -228,7 +228,7 @@ fn admission_is_asked_again_when_it_may_have_changed() {
     assert_eq!(table.gangs["gang"]["status"]["reason"], "NoNodeFits");
     table.admission = None;
     let limits = json!({ "metadata": { "name": "defaults", "namespace": "space", "uid": "1" } });
-    table.tell(Event::Limits(Change::Set(partial(limits))));
+    table.tell(Event::Limits(Change::Set(partial(&limits))));
     table.settle(10_000);
     assert!(table.plan("gang").is_some(), "{}", table.gangs["gang"]["status"]);
 }

@@ -377,8 +377,8 @@ impl Table {
     fn show_child(&mut self, kind: Kind, name: &str) {
         let object = self.children[&(kind, name.to_owned())].clone();
         self.tell(match kind {
-            Kind::Service => Event::Service(Change::Set(partial(object))),
-            _ => Event::ConfigMap(Change::Set(partial(object))),
+            Kind::Service => Event::Service(Change::Set(partial(&object))),
+            _ => Event::ConfigMap(Change::Set(partial(&object))),
         });
     }
 
@@ -486,7 +486,7 @@ fn apply_patch(object: &mut Value, patch: &Value) {
     }
 }
 
-fn partial<K: kube::Resource<DynamicType = ()>>(object: Value) -> Partial<K> {
+fn partial<K: kube::Resource<DynamicType = ()>>(object: &Value) -> Partial<K> {
     let meta = object["metadata"].clone();
     Partial {
         metadata: serde_json::from_value(meta).unwrap(),
