@@ -13,6 +13,7 @@ pub mod jobs;
 pub mod oracle;
 pub mod process;
 pub mod scenarios;
+pub mod storm;
 pub mod world;
 
 pub use world::{Backend, World};

@@ -117,13 +117,19 @@ impl Victim {
 }
 
 /// Runs a future, unless it is frozen: then it is not polled, as a stopped process would not run.
-struct Freezable {
+pub(crate) struct Freezable {
     inner: BoxFuture<'static, ()>,
     frozen: watch::Receiver<bool>,
 }
 
 impl Freezable {
-    async fn run(mut self) {
+    /// Frozen while `frozen` is true.
+    pub(crate) fn new(inner: BoxFuture<'static, ()>, frozen: watch::Receiver<bool>) -> Self {
+        Self { inner, frozen }
+    }
+
+    /// Runs it to its end.
+    pub(crate) async fn run(mut self) {
         loop {
             let frozen = *self.frozen.borrow();
             if frozen {
@@ -247,7 +253,7 @@ impl World {
         let token = stop.clone();
         let (freeze, frozen) = watch::channel(false);
         let inner = Box::pin(async move { operator.run(token).await });
-        let task = tokio::spawn(Freezable { inner, frozen }.run());
+        let task = tokio::spawn(Freezable::new(inner, frozen).run());
         (Running { task, stop, shown }, freeze)
     }
 

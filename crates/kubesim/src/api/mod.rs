@@ -18,6 +18,7 @@ mod defaults;
 mod delete;
 mod discovery;
 mod json;
+mod limits;
 mod metadata;
 mod patch;
 mod pods;
@@ -38,5 +39,6 @@ mod watch;
 mod write;
 
 pub use request::RequestInfo;
-pub use server::{ApiServer, Fault, FaultHook, Options, RequestCount, RequestKey};
+pub use server::{AnswerBody, ApiServer, BoxError, Fault, FaultHook, Options, RequestCount, RequestKey};
 pub use status::ApiError;
+pub use store::Written;
