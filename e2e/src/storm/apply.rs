@@ -156,12 +156,17 @@ impl Stage {
         let stage = self.clone();
         tokio::spawn(async move {
             // The name is taken until the operator lets the old one go.
-            for _ in 0..4_000 {
-                if stage.sim.act(Method::POST, &path("trainingjobs", target), &job).is_ok() {
-                    stage.sim.count("jobs made again under their name");
+            for _ in 0..12_000 {
+                if stage.sim.ours("trainingjobs", &space(target.space), &name(target)).is_none() {
+                    stage.user(
+                        "jobs made again under their name",
+                        Method::POST,
+                        &path("trainingjobs", target),
+                        &job,
+                    );
                     return;
                 }
-                sleep(Duration::from_millis(30)).await;
+                sleep(Duration::from_millis(10)).await;
             }
         });
     }

@@ -184,7 +184,7 @@ impl Gate {
         let answer = self.sim.server.serve(OPERATOR_USER, asked.request()?).await?;
         let code = answer.status().as_u16();
         self.sim.note_request(&self.name, &method, &asked.parts.uri.to_string(), &asked.body, code);
-        let asked = Asked { method: &method, path: &path, late };
+        let asked = Asked { path: &path, late };
         if method != Method::GET && !dry && !path.contains("/leases/") && code < 300 {
             self.sim.judge().writes += 1;
         }

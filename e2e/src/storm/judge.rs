@@ -7,12 +7,11 @@
 //! It counts accelerators only, which is what storms are short of. What the environment does (a foreign pod, a device
 //! that fails) may break a promise that was kept; so promises are judged when they are made.
 
-use http::Method;
 use kubesim::api::Written;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::seen::{GangSeen, HOSTILE, PodSeen, owner, text, uid};
+use super::seen::{GangSeen, HOSTILE, PodSeen, text, uid};
 use crate::world::SYSTEM;
 
 /// Accelerators of every machine of a storm.
@@ -25,8 +24,6 @@ const STRAY_BOUND: i64 = 10 * 60_000;
 /// A request of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Method.
-    pub method: &'a Method,
     /// Path, without the query.
     pub path: &'a str,
     /// It was done late: what it was decided on may have changed.
@@ -255,7 +252,7 @@ impl Judge {
             self.fail("a job that had ended goes on", format!("{name}: {old}, then {phase}"));
         }
         if restarts < before {
-            self.fail("I7 the restart budget was given back", format!("{name}: {before} restarts, then {restarts}"));
+            self.fail("I7 a job forgets restarts", format!("{name}: {before} restarts, then {restarts}"));
         }
     }
 
@@ -308,7 +305,3 @@ pub fn hostile(object: &Value) -> bool {
     !object["metadata"]["annotations"][HOSTILE].is_null()
 }
 
-/// The UID of the gang that controls an object.
-pub fn gang_of(object: &Value) -> Option<String> {
-    owner(object, "Gang")
-}

@@ -49,21 +49,24 @@ fn shape(rng: &mut Rng, nodes: u8) -> Shape {
     let gpus = rng.pick(&[8, 8, 8, 4, 2, 1]);
     let pods = rng.between(1, u64::from(nodes).max(2)) as u8;
     let elastic = rng.chance(300);
+    let end = match rng.below(10) {
+        0..7 => End::Never,
+        7..9 => End::After(rng.between(5, 300) as u16),
+        _ => End::Fails(rng.between(5, 60) as u16),
+    };
+    // Back-offs grow to minutes: one that always fails comes to its end while somebody waits for it.
+    let budgets: &[u8] = if matches!(end, End::Fails(_)) { &[1, 2, 3] } else { &[20, 20, 20, 3, 1] };
     Shape {
         pods,
         min: if elastic { rng.between(1, u64::from(pods)) as u8 } else { pods },
         gpus,
         rack: rng.chance(150),
         framework: rng.below(FRAMEWORKS.len() as u64) as u8,
-        budget: rng.pick(&[20, 20, 20, 3, 1]),
+        budget: rng.pick(budgets),
         priority: rng.below(PRIORITIES.len() as u64) as u8,
         all: rng.chance(250),
         spares: u8::from(rng.chance(80)),
-        end: match rng.below(10) {
-            0..7 => End::Never,
-            7..9 => End::After(rng.between(5, 300) as u16),
-            _ => End::Fails(rng.between(5, 200) as u16),
-        },
+        end,
     }
 }
 

@@ -220,13 +220,16 @@ fn check(sim: &Sim) {
         let capacity = node["status"]["capacity"].clone();
         Arc::make_mut(node)["status"]["allocatable"] = capacity;
     }
+    // What leaves holds what its pods hold, not its plan.
+    let mut gangs = server.objects("muster.dev", "gangs");
+    gangs.retain(|gang| gang["metadata"]["deletionTimestamp"].is_null());
     let objects = crate::oracle::Objects {
         topology: None,
         nodes: all(nodes),
         classes: all(server.objects("muster.dev", "acceleratorclasses")),
         queues: all(server.objects("muster.dev", "queues")),
         parts: Vec::new(),
-        gangs: all(server.objects("muster.dev", "gangs")),
+        gangs: all(gangs),
         pods: Vec::new(),
     };
     match crate::oracle::snapshot_of(objects) {

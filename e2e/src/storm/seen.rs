@@ -29,16 +29,12 @@ pub struct GangSeen {
     pub key: (String, String),
     /// It leaves.
     pub leaving: bool,
-    /// UID of the job that owns it.
-    pub job: Option<String>,
     /// `status.phase`.
     pub phase: String,
     /// The plan in force, pod by pod.
     pub plan: BTreeMap<Place, Entry>,
     /// Accelerators held as spares, by node.
     pub spares: BTreeMap<String, u64>,
-    /// `status.plan.generation`.
-    pub generation: u64,
     /// `status.restarts`, each as text.
     pub restarts: BTreeSet<String>,
     /// `status.restartsTotal`.
@@ -56,9 +52,7 @@ impl GangSeen {
         let mut seen = Self {
             key: key(gang),
             leaving: !gang["metadata"]["deletionTimestamp"].is_null(),
-            job: owner(gang, "TrainingJob"),
             phase: text(&status["phase"]),
-            generation: status["plan"]["generation"].as_u64().unwrap_or(0),
             restarts: status["restarts"].as_array().into_iter().flatten().map(Value::to_string).collect(),
             total: status["restartsTotal"].as_i64().unwrap_or(0),
             epoch: status["epoch"].as_i64().unwrap_or(0),
@@ -97,11 +91,6 @@ impl GangSeen {
     /// Whether its plan is in force.
     pub fn holds(&self) -> bool {
         !self.leaving && matches!(self.phase.as_str(), "Placed" | "Running")
-    }
-
-    /// Whether nothing more will happen to it.
-    pub fn ended(&self) -> bool {
-        matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
 }
 
