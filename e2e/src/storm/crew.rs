@@ -45,6 +45,11 @@ impl Crew {
         list.iter().position(Process::leads).or((!list.is_empty()).then_some(0))
     }
 
+    /// Whether somebody leads and knows the cluster.
+    pub fn led(&self) -> bool {
+        self.list().iter().any(Process::leads)
+    }
+
     fn take(&self, name: &str) -> Option<Process> {
         let mut list = self.list();
         let at = list.iter().position(|process| process.gate.name == name)?;

@@ -152,7 +152,11 @@ impl Judge {
             used.entry(node).or_default().push((*gpus, "its spares".to_owned()));
         }
         let nodes: BTreeSet<String> = used.keys().map(|node| (*node).to_owned()).collect();
-        for (other, seen) in self.gangs.iter().filter(|(other, seen)| *other != id && seen.holds()) {
+        // The outcome of a gang of which the deciding pod has succeeded is known, if not yet written.
+        let others = self.gangs.iter().filter(|(other, seen)| {
+            *other != id && seen.holds() && !self.succeeded.contains(*other)
+        });
+        for (other, seen) in others {
             let name = format!("gang {}/{} ({other})", seen.key.0, seen.key.1);
             let entries = seen.plan.values().map(|entry| (&entry.node, entry.gpus));
             for (node, gpus) in entries.chain(seen.spares.iter().map(|(node, gpus)| (node, *gpus))) {

@@ -148,8 +148,7 @@ async fn settle(stage: &Arc<Stage>) -> bool {
         if !well(stage).await {
             return false;
         }
-        let complaints = rest::complaints(stage);
-        let Some(first) = complaints.into_iter().next() else { return true };
+        let Some(first) = rest::complaint(stage) else { return true };
         if stage.sim.millis() > until {
             stage.sim.judge().fail(first.kind, first.what);
             return false;
@@ -175,7 +174,7 @@ async fn quiet(stage: &Arc<Stage>) -> bool {
         let what = format!("{} writes in {QUIET} minutes in which nothing happened", after - before);
         stage.sim.judge().fail("the operator writes although nothing happens", what);
     }
-    if let Some(first) = rest::complaints(stage).into_iter().next() {
+    if let Some(first) = rest::complaint(stage) {
         stage.sim.judge().fail(first.kind, format!("after it had come to rest: {}", first.what));
     }
     well(stage).await
@@ -220,9 +219,12 @@ fn check(sim: &Sim) {
         let capacity = node["status"]["capacity"].clone();
         Arc::make_mut(node)["status"]["allocatable"] = capacity;
     }
-    // What leaves holds what its pods hold, not its plan.
+    // What leaves holds what its pods hold, not its plan; a plan is judged by the specification that it was made for.
     let mut gangs = server.objects("muster.dev", "gangs");
-    gangs.retain(|gang| gang["metadata"]["deletionTimestamp"].is_null());
+    gangs.retain(|gang| {
+        gang["metadata"]["deletionTimestamp"].is_null()
+            && gang["status"]["observedGeneration"] == gang["metadata"]["generation"]
+    });
     let objects = crate::oracle::Objects {
         topology: None,
         nodes: all(nodes),

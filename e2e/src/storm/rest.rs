@@ -28,36 +28,34 @@ struct Asks {
 
 /// The cluster as the complaints need it.
 struct Scene {
-    judge: Arc<Judge>,
+    judge: Judge,
     racks: BTreeMap<String, String>,
     jobs: Vec<Arc<Value>>,
     gangs: Vec<Arc<Value>>,
     pods: Vec<Arc<Value>>,
 }
 
-/// What is wrong now.
-pub fn complaints(stage: &Stage) -> Vec<Fault> {
+/// The first thing that is wrong now.
+pub fn complaint(stage: &Stage) -> Option<Fault> {
+    if !stage.crew.led() {
+        return fault("nobody leads", "no operator leads and knows the cluster".to_owned());
+    }
     let server = &stage.sim.server;
     let racks = server.objects("", "nodes").into_iter().map(|node| {
         (key(&node).1, text(&node["metadata"]["labels"]["fabric.topograph.run/tier-0"]))
     });
     let scene = Scene {
         racks: racks.collect(),
-        judge: Arc::new(stage.sim.judge().copy()),
+        judge: stage.sim.judge().copy(),
         jobs: server.objects("muster.dev", "trainingjobs"),
         gangs: server.objects("muster.dev", "gangs"),
         pods: server.objects("", "pods"),
     };
-    let mut found = Vec::new();
-    for job in &scene.jobs {
-        found.extend(scene.job(job));
-    }
-    for gang in &scene.gangs {
-        found.extend(scene.gang(gang));
-    }
-    found.extend(scene.pods());
-    found.extend(services(stage, &scene));
-    found
+    let of_jobs = scene.jobs.iter().find_map(|job| scene.job(job));
+    of_jobs
+        .or_else(|| scene.gangs.iter().find_map(|gang| scene.gang(gang)))
+        .or_else(|| scene.pods())
+        .or_else(|| services(stage, &scene))
 }
 
 fn fault(kind: &'static str, what: String) -> Option<Fault> {
