@@ -81,7 +81,9 @@ impl Operator {
         let elector =
             Arc::new(Elector::new(self.client.clone(), self.options.lease.clone(), self.clock.clone()));
         loop {
+            // In a fixed order, here and below: a run in virtual time is the same every time.
             let term = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 term = elector.acquire() => term,
             };
@@ -91,6 +93,7 @@ impl Operator {
             let (keeper, kept) = (elector.clone(), term.clone());
             keeping.spawn(async move { keeper.keep(&kept).await });
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {
                     elector.release(&term).await;
                     tracing::info!("gave the Lease back");

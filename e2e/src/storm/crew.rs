@@ -91,7 +91,7 @@ impl Crew {
     pub fn freeze(self: &Arc<Self>, lasts: u32, second: bool) {
         let Some(at) = self.leader() else { return };
         let gate = self.list()[at].gate.clone();
-        gate.frozen.send_replace(true);
+        gate.freeze(true);
         self.sim.count("freezes of the leader");
         self.sim.note(|| format!("-- operator {} is frozen", gate.name));
         if second {
@@ -101,7 +101,7 @@ impl Crew {
         tokio::spawn(async move {
             sleep(Duration::from_millis(u64::from(lasts))).await;
             sim.note(|| format!("-- operator {} is thawed", gate.name));
-            gate.frozen.send_replace(false);
+            gate.freeze(false);
         });
     }
 
@@ -141,7 +141,7 @@ impl Crew {
     /// Nobody is frozen or about to die, and somebody runs.
     pub fn calm(&self) {
         for process in self.list().iter() {
-            process.gate.frozen.send_replace(false);
+            process.gate.freeze(false);
             process.gate.spare();
         }
         self.start();

@@ -35,6 +35,7 @@ pub struct Gate {
     dead: AtomicBool,
     /// While true nothing passes in either direction.
     pub frozen: watch::Sender<bool>,
+    thawed: Notify,
     /// After so many requests the process dies; the last one is done first if true.
     trip: Mutex<Option<(u16, bool)>>,
     /// Tells that it tripped.
@@ -51,6 +52,7 @@ impl Gate {
             sim,
             dead: AtomicBool::new(false),
             frozen: watch::Sender::new(false),
+            thawed: Notify::new(),
             trip: Mutex::default(),
             tripped: Notify::new(),
         })
@@ -64,6 +66,14 @@ impl Gate {
             async move { gate.pass(request).await }
         });
         Client::new(service, "default")
+    }
+
+    /// Freezes the process, or thaws it.
+    pub fn freeze(&self, frozen: bool) {
+        self.frozen.send_replace(frozen);
+        if !frozen {
+            self.thawed.notify_waiters();
+        }
     }
 
     /// Nothing passes any more.
@@ -83,10 +93,13 @@ impl Gate {
 
     /// Waits while the process is frozen; for ever once it is dead.
     async fn hold(&self) {
-        if *self.frozen.borrow() {
-            let mut frozen = self.frozen.subscribe();
-            // The gate itself keeps the sender.
-            let _thawed = frozen.wait_for(|frozen| !frozen).await;
+        // Not by the channel: it wakes many in a random order.
+        loop {
+            let thawed = self.thawed.notified();
+            if !*self.frozen.borrow() {
+                break;
+            }
+            thawed.await;
         }
         if self.dead.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
@@ -178,7 +191,10 @@ impl Gate {
             match tampering.look(&self.sim, &method, &path, &asked.body) {
                 Verdict::Pass => {}
                 Verdict::Instead(body) => asked.body = body,
-                Verdict::Swallow(code, answer) => return respond(code, &answer),
+                Verdict::Swallow(code, answer) => {
+                    self.sim.settle(&Cause::Operator(Asked { path: &path, late }));
+                    return respond(code, &answer);
+                }
             }
         }
         let answer = self.sim.server.serve(OPERATOR_USER, asked.request()?).await?;

@@ -32,6 +32,7 @@ mod runtime_class;
 mod schema;
 mod selector;
 mod server;
+mod signal;
 mod status;
 mod store;
 mod subresources;

@@ -12,7 +12,6 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::controllers::Work;
 use super::defaults;
@@ -20,6 +19,7 @@ use super::discovery;
 use super::policy::Policies;
 use super::request::{Call, RequestInfo};
 use super::resources::Catalogue;
+use super::signal::Signal;
 use super::status::ApiError;
 use super::store::{Store, Written};
 use super::watch::stream as watch_stream;
@@ -114,7 +114,7 @@ pub(crate) struct Inner {
     pub clock: Arc<dyn Clock>,
     pub options: Options,
     /// Changes whenever all watches must end.
-    pub breaks: watch::Sender<u64>,
+    pub breaks: Signal,
 }
 
 /// An in-memory Kubernetes API server; clones share it.
@@ -159,7 +159,7 @@ impl ApiServer {
             fault: Mutex::new(None),
             clock,
             options,
-            breaks: watch::Sender::new(0),
+            breaks: Signal::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -183,7 +183,7 @@ impl ApiServer {
             fault: Mutex::new(None),
             clock,
             options: self.inner.options.clone(),
-            breaks: watch::Sender::new(0),
+            breaks: Signal::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -267,7 +267,7 @@ impl ApiServer {
 
     /// Ends every watch; clients reconnect from where they were.
     pub fn break_watches(&self) {
-        self.inner.breaks.send_modify(|n| *n += 1);
+        self.inner.breaks.raise();
     }
 
     /// Forgets the history, as etcd's compaction does: a watch from before now gets 410.

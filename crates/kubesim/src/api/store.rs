@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::json::{list, set, text};
+use super::signal::Signal;
 
 /// Namespace (empty for cluster scope) and name.
 pub(crate) type Key = (String, String);
@@ -69,8 +69,10 @@ pub(crate) struct Table {
     pub history: VecDeque<Arc<Event>>,
     /// Events up to this revision are no longer kept.
     pub compacted: u64,
-    /// Revision of the newest event; watchers wait on it.
-    pub newest: watch::Sender<u64>,
+    /// Revision of the newest event.
+    pub newest: u64,
+    /// Raised with every event.
+    pub events: Signal,
 }
 
 impl Table {
@@ -79,7 +81,8 @@ impl Table {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             compacted: 0,
-            newest: watch::Sender::new(0),
+            newest: 0,
+            events: Signal::default(),
         }
     }
 
@@ -153,7 +156,8 @@ impl Store {
             objects: table.objects.clone(),
             history: VecDeque::new(),
             compacted: revision,
-            newest: watch::Sender::new(revision),
+            newest: revision,
+            events: Signal::default(),
         };
         Self {
             tables: self.tables.iter().map(|(name, table)| (name.clone(), copy(table))).collect(),
@@ -296,7 +300,8 @@ impl Store {
                 table.compacted = gone.revision;
             }
         }
-        table.newest.send_replace(revision);
+        table.newest = revision;
+        table.events.raise();
     }
 
     /// Forgets all history, as etcd's compaction does: older watches get 410.

@@ -55,6 +55,8 @@ struct Sum {
     requests: u64,
     millis: i64,
     tampered: u64,
+    /// Names all runs together, in whatever order they came.
+    hash: u64,
     /// Seeds by kind of fault, with what was seen first.
     faults: BTreeMap<&'static str, (Vec<u64>, String)>,
 }
@@ -65,6 +67,7 @@ impl Sum {
         self.requests += outcome.requests;
         self.millis += outcome.millis;
         self.tampered += outcome.tampered;
+        self.hash = self.hash.wrapping_add(outcome.hash);
         for fault in outcome.faults.iter().take(1) {
             let entry = self.faults.entry(fault.kind).or_insert_with(|| (Vec::new(), fault.what.clone()));
             entry.0.push(seed);
@@ -164,11 +167,12 @@ fn many(arguments: &Arguments, tuning: &Tuning) -> Sum {
 
 fn report(arguments: &Arguments, sum: &Sum) {
     println!(
-        "seeds {} to {}: {} requests, {:.1} virtual hours",
+        "seeds {} to {}: {} requests, {:.1} virtual hours, hash {:016x}",
         arguments.first,
         arguments.first + arguments.seeds.saturating_sub(1),
         sum.requests,
         sum.millis as f64 / 3_600_000.0,
+        sum.hash,
     );
     for (what, count) in &sum.counts {
         println!("{count:>10}  {what}");
