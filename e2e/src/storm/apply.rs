@@ -110,7 +110,8 @@ impl Stage {
             }
             Step::Strike(at, blow, lasts) => self.strike(at, blow, lasts),
             Step::Quota(at, pods, lasts) => {
-                let quota = json!({"metadata": {"name": "storm"}, "spec": {"hard": {"pods": pods.to_string()}}});
+                let quota =
+                    json!({"metadata": {"name": "storm"}, "spec": {"hard": {"pods": pods.to_string()}}});
                 self.restrict("resourcequotas", at, &quota, lasts);
             }
             Step::Limit(at, lasts) => {
@@ -127,14 +128,14 @@ impl Stage {
             Step::DropLease => {
                 sim.count("deletions of the Lease");
                 // Refused where there is none.
-                let _gone = sim.act(Method::DELETE, &lease_path(), &Value::Null);
+                let _gone = sim.act(&Method::DELETE, &lease_path(), &Value::Null);
             }
             Step::Wait(lasts) => sleep(Duration::from_millis(u64::from(lasts))).await,
         }
     }
 
     /// A user's request. That it may be refused is part of a storm.
-    fn user(&self, what: &'static str, method: Method, path: &str, body: &Value) {
+    fn user(&self, what: &'static str, method: &Method, path: &str, body: &Value) {
         if self.sim.act(method, path, body).is_ok() {
             self.sim.count(what);
         }
@@ -142,13 +143,13 @@ impl Stage {
 
     fn post(&self, plural: &str, target: Target, body: &Value) {
         let what = if plural == "gangs" { "gangs made by hand" } else { "jobs created" };
-        self.user(what, Method::POST, &path(plural, target), body);
+        self.user(what, &Method::POST, &path(plural, target), body);
     }
 
     fn delete(&self, plural: &str, target: Target) {
         let what = if plural == "gangs" { "gangs deleted by hand" } else { "jobs deleted" };
         let path = format!("{}/{}", path(plural, target), name(target));
-        self.user(what, Method::DELETE, &path, &Value::Null);
+        self.user(what, &Method::DELETE, &path, &Value::Null);
     }
 
     fn replace(self: &Arc<Self>, target: Target, job: Value) {
@@ -160,7 +161,7 @@ impl Stage {
                 if stage.sim.ours("trainingjobs", &space(target.space), &name(target)).is_none() {
                     stage.user(
                         "jobs made again under their name",
-                        Method::POST,
+                        &Method::POST,
                         &path("trainingjobs", target),
                         &job,
                     );
@@ -189,7 +190,7 @@ impl Stage {
             Edit::Label(at) => json!({"metadata": {"labels": {"storm/label": at.to_string()}}}),
         };
         let path = format!("{}/{name}", path("trainingjobs", target));
-        self.user("edits of jobs", Method::PATCH, &path, &patch);
+        self.user("edits of jobs", &Method::PATCH, &path, &patch);
     }
 
     fn edit_gang(&self, target: Target, edit: Edit) {
@@ -217,7 +218,7 @@ impl Stage {
             Edit::Label(at) => json!({"metadata": {"labels": {"storm/label": at.to_string()}}}),
         };
         let path = format!("{}/{name}", path("gangs", target));
-        self.user("edits of gangs by hand", Method::PATCH, &path, &patch);
+        self.user("edits of gangs by hand", &Method::PATCH, &path, &patch);
     }
 
     fn delete_owned(&self, at: u8) {
@@ -231,15 +232,19 @@ impl Stage {
         }
         let (plural, (namespace, name), gang) = found.swap_remove(usize::from(at) % found.len());
         let path = format!("/api/v1/namespaces/{namespace}/{plural}/{name}");
-        self.user("Services and ConfigMaps deleted by hand", Method::DELETE, &path, &Value::Null);
+        self.user("Services and ConfigMaps deleted by hand", &Method::DELETE, &path, &Value::Null);
         lock(&self.dropped).push([plural.to_owned(), namespace, name, gang]);
     }
 
     /// Namespace and name of the n-th live pod of a gang.
     fn pod(&self, at: u8) -> Option<(String, String)> {
         let judge = self.sim.judge();
-        let mut live: Vec<_> =
-            judge.pods.values().filter(|pod| pod.live() && !pod.impostor).map(|pod| pod.key.clone()).collect();
+        let mut live: Vec<_> = judge
+            .pods
+            .values()
+            .filter(|pod| pod.live() && !pod.impostor)
+            .map(|pod| pod.key.clone())
+            .collect();
         live.sort_unstable();
         (!live.is_empty()).then(|| live[usize::from(at) % live.len()].clone())
     }
@@ -248,7 +253,7 @@ impl Stage {
         let Some((namespace, name)) = self.pod(at) else { return };
         let options = if force { json!({"gracePeriodSeconds": 0}) } else { Value::Null };
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-        self.user("pods deleted by hand", Method::DELETE, &path, &options);
+        self.user("pods deleted by hand", &Method::DELETE, &path, &options);
     }
 
     fn exit(&self, at: u8, code: u8) {
@@ -263,7 +268,12 @@ impl Stage {
         let id = text(&gang["metadata"]["uid"]);
         let pods: Vec<_> = {
             let judge = self.sim.judge();
-            judge.pods.values().filter(|pod| pod.gang == id && pod.live()).map(|pod| pod.key.clone()).collect()
+            judge
+                .pods
+                .values()
+                .filter(|pod| pod.gang == id && pod.live())
+                .map(|pod| pod.key.clone())
+                .collect()
         };
         for (namespace, name) in pods {
             self.sim.machines(|fleet| fleet.exit(&namespace, &name, 0, true));
@@ -342,10 +352,10 @@ impl Stage {
     fn restrict(self: &Arc<Self>, plural: &'static str, at: u8, object: &Value, lasts: u32) {
         let what = if plural == "limitranges" { "LimitRanges" } else { "ResourceQuotas" };
         let path = format!("/api/v1/namespaces/{}/{plural}", space(at));
-        self.user(what, Method::POST, &path, object);
+        self.user(what, &Method::POST, &path, object);
         let stage = self.clone();
         // Another step may have taken it away already.
-        later(lasts, move || drop(stage.sim.act(Method::DELETE, &format!("{path}/storm"), &Value::Null)));
+        later(lasts, move || drop(stage.sim.act(&Method::DELETE, &format!("{path}/storm"), &Value::Null)));
     }
 
     /// A pod in a namespace of others, for so long.
@@ -355,22 +365,24 @@ impl Stage {
         lock(&self.hostile).insert(name.clone());
         let path = format!("/api/v1/namespaces/{ELSEWHERE}/pods");
         // Where it is refused nothing is there to be taken away.
-        let _refused = self.sim.act(Method::POST, &path, &pod);
+        let _refused = self.sim.act(&Method::POST, &path, &pod);
         let (stage, path) = (self.clone(), format!("{path}/{name}"));
         let gone = json!({"gracePeriodSeconds": 0});
-        later(lasts, move || drop(stage.sim.act(Method::DELETE, &path, &gone)));
+        later(lasts, move || drop(stage.sim.act(&Method::DELETE, &path, &gone)));
         Some(name)
     }
 
     fn impostor(self: &Arc<Self>, target: Target, at: u8, ends: bool, lasts: u32) {
         let Some(gang) = self.sim.ours("gangs", &space(target.space), &name(target)) else { return };
         let at = node(at % self.nodes.max(1));
-        let Some(name) = self.intrude(|name| Some(manifest::impostor(name, &at, &gang)), lasts) else { return };
+        let Some(name) = self.intrude(|name| Some(manifest::impostor(name, &at, &gang)), lasts) else {
+            return;
+        };
         self.sim.count("pods that claim to be a gang's");
         if ends {
             let path = format!("/api/v1/namespaces/{ELSEWHERE}/pods/{name}/status");
             // The garbage collector may have been faster.
-            let _gone = self.sim.act(Method::PATCH, &path, &json!({"status": {"phase": "Succeeded"}}));
+            let _gone = self.sim.act(&Method::PATCH, &path, &json!({"status": {"phase": "Succeeded"}}));
         }
     }
 
@@ -390,13 +402,13 @@ impl Stage {
             for plural in ["resourcequotas", "limitranges"] {
                 let path = format!("/api/v1/namespaces/{}/{plural}/storm", space(at));
                 // Most storms have none.
-                let _none = self.sim.act(Method::DELETE, &path, &Value::Null);
+                let _none = self.sim.act(&Method::DELETE, &path, &Value::Null);
             }
         }
         for name in std::mem::take(&mut *lock(&self.hostile)) {
             let path = format!("/api/v1/namespaces/{ELSEWHERE}/pods/{name}");
             // Its time may be over already.
-            let _gone = self.sim.act(Method::DELETE, &path, &json!({"gracePeriodSeconds": 0}));
+            let _gone = self.sim.act(&Method::DELETE, &path, &json!({"gracePeriodSeconds": 0}));
         }
     }
 }

@@ -130,7 +130,9 @@ impl Gate {
         let mut asked = One { parts, body: body.collect_bytes().await? };
         let renews = asked.parts.uri.path().contains("/leases/");
         if self.sim.log().requests > MOST_REQUESTS {
-            self.sim.judge().fail("runs wild", format!("more than {MOST_REQUESTS} requests; now {}", asked.line()));
+            self.sim
+                .judge()
+                .fail("runs wild", format!("more than {MOST_REQUESTS} requests; now {}", asked.line()));
             self.close();
         }
         let trips = if renews { None } else { self.trips() };
@@ -209,7 +211,13 @@ impl Gate {
     }
 
     fn refuse(&self, asked: &One, code: u16, reason: &str) -> Result<Answer, BoxError> {
-        self.sim.note_request(&self.name, &asked.parts.method, &asked.parts.uri.to_string(), &asked.body, code);
+        self.sim.note_request(
+            &self.name,
+            &asked.parts.method,
+            &asked.parts.uri.to_string(),
+            &asked.body,
+            code,
+        );
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": format!("{reason} (a fault of the storm)"), "reason": reason, "code": code,
@@ -262,7 +270,10 @@ impl One {
 }
 
 fn broken() -> BoxError {
-    Box::new(std::io::Error::new(std::io::ErrorKind::ConnectionReset, "connection reset (a fault of the storm)"))
+    Box::new(std::io::Error::new(
+        std::io::ErrorKind::ConnectionReset,
+        "connection reset (a fault of the storm)",
+    ))
 }
 
 fn respond(code: u16, body: &Value) -> Result<Answer, BoxError> {

@@ -153,9 +153,10 @@ impl Judge {
         }
         let nodes: BTreeSet<String> = used.keys().map(|node| (*node).to_owned()).collect();
         // The outcome of a gang of which the deciding pod has succeeded is known, if not yet written.
-        let others = self.gangs.iter().filter(|(other, seen)| {
-            *other != id && seen.holds() && !self.succeeded.contains(*other)
-        });
+        let others = self
+            .gangs
+            .iter()
+            .filter(|(other, seen)| *other != id && seen.holds() && !self.succeeded.contains(*other));
         for (other, seen) in others {
             let name = format!("gang {}/{} ({other})", seen.key.0, seen.key.1);
             let entries = seen.plan.values().map(|entry| (&entry.node, entry.gpus));
@@ -165,10 +166,13 @@ impl Judge {
                 }
             }
         }
-        for pod in self.pods.values().filter(|pod| pod.live() && pod.gang != id && !pod.impostor && !pod.late) {
+        for pod in self.pods.values().filter(|pod| pod.live() && pod.gang != id && !pod.impostor && !pod.late)
+        {
             let planned = self.gangs.get(&pod.gang).is_some_and(|gang| gang.holds() && pod.wanted(gang));
             if !planned && nodes.contains(&pod.node) {
-                used.entry(&pod.node).or_default().push((pod.gpus, format!("pod {}/{}", pod.key.0, pod.key.1)));
+                used.entry(&pod.node)
+                    .or_default()
+                    .push((pod.gpus, format!("pod {}/{}", pod.key.0, pod.key.1)));
             }
         }
         let over = used.into_iter().find(|(_, users)| users.iter().map(|(gpus, _)| gpus).sum::<u64>() > GPUS);
@@ -229,14 +233,18 @@ impl Judge {
             Some(gang) if gang.holds() && pod.wanted(gang) => {}
             Some(gang) => {
                 let planned = gang.plan.get(&pod.place);
-                let what = format!("{name}, incarnation {}: planned is {planned:?} ({})", pod.incarnation, gang.phase);
+                let what = format!(
+                    "{name}, incarnation {}: planned is {planned:?} ({})",
+                    pod.incarnation, gang.phase
+                );
                 self.fail("I2 a pod that no plan wants", what);
             }
             None => self.fail("I2 a pod that no plan wants", format!("{name}: its gang is gone")),
         }
-        let others = self.pods.values().filter(|other| {
-            other.node == pod.node && other.live() && !other.impostor && !other.late
-        });
+        let others = self
+            .pods
+            .values()
+            .filter(|other| other.node == pod.node && other.live() && !other.impostor && !other.late);
         let used: u64 = others.clone().map(|other| other.gpus).sum();
         if used + pod.gpus > GPUS {
             let others: Vec<_> = others.map(|other| format!("{} ({})", other.key.1, other.gpus)).collect();
@@ -308,4 +316,3 @@ fn keep(since: &mut BTreeMap<String, i64>, now_so: &BTreeSet<String>, now: i64) 
 pub fn hostile(object: &Value) -> bool {
     !object["metadata"]["annotations"][HOSTILE].is_null()
 }
-

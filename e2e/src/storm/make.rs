@@ -1,7 +1,9 @@
 //! From a seed to a trace: which steps, how often.
 
 use super::rng::Rng;
-use super::trace::{Blow, Break, Edit, End, FRAMEWORKS, PRIORITIES, Refusal, Shape, Step, Target, Timed, Trace};
+use super::trace::{
+    Blow, Break, Edit, End, FRAMEWORKS, PRIORITIES, Refusal, Shape, Step, Target, Timed, Trace,
+};
 
 /// Jobs and gangs of a namespace have numbers below this.
 const NAMES: u64 = 4;
@@ -11,10 +13,20 @@ const SECOND: u32 = 1_000;
 pub fn trace(seed: u64) -> Trace {
     let mut rng = Rng::new(seed);
     let nodes = rng.between(4, 10) as u8;
-    let mut trace =
-        Trace { seed, nodes, rack: rng.between(2, 4) as u8, spaces: rng.between(1, 2) as u8, steps: Vec::new() };
+    let mut trace = Trace {
+        seed,
+        nodes,
+        rack: rng.between(2, 4) as u8,
+        spaces: rng.between(1, 2) as u8,
+        steps: Vec::new(),
+    };
     // Which faults a storm has at all differs: faults that come alone are understood sooner, and some hide others.
-    let mood = Mood { api: rng.chance(600), nodes: rng.chance(600), process: rng.chance(600), users: rng.chance(850) };
+    let mood = Mood {
+        api: rng.chance(600),
+        nodes: rng.chance(600),
+        process: rng.chance(600),
+        users: rng.chance(850),
+    };
     let first = rng.between(1, 2);
     for at in 0..first {
         let target = Target { space: 0, at: at as u8 };

@@ -76,7 +76,7 @@ const QUIET: u64 = 5;
 const CLEARING: i64 = 10 * MINUTE;
 
 /// Runs a storm to its end, or to its first fault. Must not be called inside a runtime.
-pub fn run(trace: &Trace, tuning: &Tuning) -> Outcome {
+pub fn run(trace: &Trace, tuning: Tuning) -> Outcome {
     prepare();
     // Back-offs of watches draw from this thread's generator.
     fastrand::seed(trace.seed);
@@ -85,7 +85,7 @@ pub fn run(trace: &Trace, tuning: &Tuning) -> Outcome {
     runtime.block_on(storm(trace, tuning))
 }
 
-async fn storm(trace: &Trace, tuning: &Tuning) -> Outcome {
+async fn storm(trace: &Trace, tuning: Tuning) -> Outcome {
     let sim = Sim::new(trace, tuning.tamper, tuning.keep_log);
     let stage = Stage::new(trace, sim.clone());
     let machines = tokio::spawn(sim.clone().drive());
@@ -189,7 +189,7 @@ async fn clear(stage: &Arc<Stage>) {
             let (namespace, name) = seen::key(&object);
             let path = format!("/apis/muster.dev/v1alpha1/namespaces/{namespace}/{plural}/{name}");
             // A gang may go with its job.
-            let _gone = sim.act(http::Method::DELETE, &path, &serde_json::Value::Null);
+            let _gone = sim.act(&http::Method::DELETE, &path, &serde_json::Value::Null);
         }
     }
     let until = sim.millis() + CLEARING;
@@ -207,13 +207,14 @@ async fn clear(stage: &Arc<Stage>) {
     }
 }
 
+fn all<K: DeserializeOwned>(objects: &[Arc<serde_json::Value>]) -> Vec<K> {
+    objects.iter().filter_map(|object| serde_json::from_value((**object).clone()).ok()).collect()
+}
+
 /// The oracle that shares no code with the engine, on the plans as they are. Capacity is what machines have: what a storm
 /// takes away afterwards breaks no promise.
 fn check(sim: &Sim) {
     let server = &sim.server;
-    fn all<K: DeserializeOwned>(objects: Vec<Arc<serde_json::Value>>) -> Vec<K> {
-        objects.iter().filter_map(|object| serde_json::from_value((**object).clone()).ok()).collect()
-    }
     let mut nodes = server.objects("", "nodes");
     for node in &mut nodes {
         let capacity = node["status"]["capacity"].clone();
@@ -227,11 +228,11 @@ fn check(sim: &Sim) {
     });
     let objects = crate::oracle::Objects {
         topology: None,
-        nodes: all(nodes),
-        classes: all(server.objects("muster.dev", "acceleratorclasses")),
-        queues: all(server.objects("muster.dev", "queues")),
+        nodes: all(&nodes),
+        classes: all(&server.objects("muster.dev", "acceleratorclasses")),
+        queues: all(&server.objects("muster.dev", "queues")),
         parts: Vec::new(),
-        gangs: all(gangs),
+        gangs: all(&gangs),
         pods: Vec::new(),
     };
     match crate::oracle::snapshot_of(objects) {

@@ -1,6 +1,7 @@
 //! Processes of the operator: started, killed at any await, frozen, stopped in order.
 
 use muster_controllers::{Clock, LeaseConfig, Operator, Options, Snapshot};
+use muster_core::Config;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -27,7 +28,7 @@ impl Process {
         let name = format!("muster-{number}");
         let gate = Gate::new(sim.clone(), name.clone());
         let clock: Arc<dyn Clock> = Arc::new(sim.operator_clock());
-        let options = Options { lease: LeaseConfig::new(SYSTEM, name), config: Default::default() };
+        let options = Options { lease: LeaseConfig::new(SYSTEM, name), config: Config::default() };
         let operator = Arc::new(Operator::new(gate.client(), options, clock));
         let shown = operator.snapshots();
         let stop = CancellationToken::new();

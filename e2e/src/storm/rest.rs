@@ -41,9 +41,10 @@ pub fn complaint(stage: &Stage) -> Option<Fault> {
         return fault("nobody leads", "no operator leads and knows the cluster".to_owned());
     }
     let server = &stage.sim.server;
-    let racks = server.objects("", "nodes").into_iter().map(|node| {
-        (key(&node).1, text(&node["metadata"]["labels"]["fabric.topograph.run/tier-0"]))
-    });
+    let racks = server
+        .objects("", "nodes")
+        .into_iter()
+        .map(|node| (key(&node).1, text(&node["metadata"]["labels"]["fabric.topograph.run/tier-0"])));
     let scene = Scene {
         racks: racks.collect(),
         judge: stage.sim.judge().copy(),
@@ -58,6 +59,7 @@ pub fn complaint(stage: &Stage) -> Option<Fault> {
         .or_else(|| services(stage, &scene))
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "what every look returns")]
 fn fault(kind: &'static str, what: String) -> Option<Fault> {
     Some(Fault { kind, what })
 }
@@ -90,7 +92,9 @@ impl Scene {
             Some((id, seen)) => (Some(id.as_str()), Some(*seen)),
             None => (None, None),
         };
-        if let Some(found) = self.phase(&phase, &asks, id, seen, &said, text(&job["status"]["reason"]).is_empty()) {
+        if let Some(found) =
+            self.phase(&phase, &asks, id, seen, &said, text(&job["status"]["reason"]).is_empty())
+        {
             return Some(found);
         }
         if phase == "Running" {
@@ -155,7 +159,11 @@ impl Scene {
         said: &str,
         silent: bool,
     ) -> Option<Fault> {
-        let live = self.judge.pods.values().filter(|pod| Some(pod.gang.as_str()) == id && pod.live() && !pod.impostor);
+        let live = self
+            .judge
+            .pods
+            .values()
+            .filter(|pod| Some(pod.gang.as_str()) == id && pod.live() && !pod.impostor);
         let ended = matches!(phase, "Succeeded" | "Failed");
         if asks.suspended && !ended {
             return match (phase, live.count()) {
@@ -166,11 +174,15 @@ impl Scene {
         match phase {
             "Running" => {
                 let Some(seen) = seen else { return fault("Running without a gang", said.to_owned()) };
-                let running = live.filter(|pod| pod.phase == "Running" && !pod.leaving && pod.wanted(seen)).count();
+                let running =
+                    live.filter(|pod| pod.phase == "Running" && !pod.leaving && pod.wanted(seen)).count();
                 let planned = seen.plan.len();
                 let done = id.is_some_and(|id| self.judge.succeeded.contains(id));
                 if planned == 0 || running < planned && !done {
-                    return fault("Running while pods are missing", format!("{said}: {running} of {planned} pods"));
+                    return fault(
+                        "Running while pods are missing",
+                        format!("{said}: {running} of {planned} pods"),
+                    );
                 }
                 if (planned as u64) < asks.least || planned as u64 > asks.most {
                     let what = format!("{said}: {planned} pods, asked for {} to {}", asks.least, asks.most);
@@ -181,11 +193,17 @@ impl Scene {
                 }
                 None
             }
-            "Pending" | "Requeued" | "Preempted" if silent => fault("waits without a reason", said.to_owned()),
+            "Pending" | "Requeued" | "Preempted" if silent => {
+                fault("waits without a reason", said.to_owned())
+            }
             "Pending" | "Requeued" | "Preempted" => {
                 let free = self.free();
                 let fits = asks.fits(&free, &self.racks);
-                if fits { fault("waits although there is room", format!("{said}; free: {free:?}")) } else { None }
+                if fits {
+                    fault("waits although there is room", format!("{said}; free: {free:?}"))
+                } else {
+                    None
+                }
             }
             "Succeeded" | "Failed" => {
                 let pods = live.count();
@@ -217,7 +235,11 @@ impl Scene {
             gang.plan.values().for_each(|entry| take(&entry.node, entry.gpus));
             gang.spares.iter().for_each(|(node, gpus)| take(node, *gpus));
         }
-        for pod in self.pods.iter().filter(|pod| !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))) {
+        for pod in self
+            .pods
+            .iter()
+            .filter(|pod| !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")))
+        {
             let ours = self.judge.pods.get(&uid(pod));
             let planned = ours.is_some_and(|pod| {
                 self.judge.gangs.get(&pod.gang).is_some_and(|gang| gang.holds() && pod.wanted(gang))
@@ -240,7 +262,8 @@ impl Scene {
             if !gangs.contains(&seen.gang) {
                 return fault("a pod outlives its gang", what);
             }
-            let wanted = self.judge.gangs.get(&seen.gang).is_some_and(|gang| gang.holds() && seen.wanted(gang));
+            let wanted =
+                self.judge.gangs.get(&seen.gang).is_some_and(|gang| gang.holds() && seen.wanted(gang));
             if seen.live() && !wanted {
                 return fault("a pod that no plan wants rests", what);
             }
@@ -293,7 +316,8 @@ impl Asks {
 /// Services lead to a pod of their gang, and what was deleted by hand is there again.
 fn services(stage: &Stage, scene: &Scene) -> Option<Fault> {
     let running = |gang: &str| scene.judge.gangs.get(gang).is_some_and(|gang| gang.phase == "Running");
-    let managed = |object: &Value| object["metadata"]["labels"][labels::MANAGED_BY] == labels::MANAGED_BY_VALUE;
+    let managed =
+        |object: &Value| object["metadata"]["labels"][labels::MANAGED_BY] == labels::MANAGED_BY_VALUE;
     for plural in ["services", "configmaps"] {
         for object in stage.sim.server.objects("", plural).iter().filter(|object| managed(object)) {
             let what = || format!("{plural} {:?}", key(object));
@@ -315,7 +339,10 @@ fn services(stage: &Stage, scene: &Scene) -> Option<Fault> {
     let dropped = stage.dropped.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for [plural, namespace, name, gang] in dropped.iter() {
         // Hostfiles may be named by generation: one that is not needed any more need not come back.
-        if plural == "services" && running(gang) && stage.sim.server.object("", plural, namespace, name).is_none() {
+        if plural == "services"
+            && running(gang)
+            && stage.sim.server.object("", plural, namespace, name).is_none()
+        {
             let what = format!("{plural} {namespace}/{name}");
             return fault("a Service deleted by hand is not made again", what);
         }
@@ -326,16 +353,28 @@ fn services(stage: &Stage, scene: &Scene) -> Option<Fault> {
 /// What is left once every job and gang was deleted.
 pub fn leftovers(stage: &Stage) -> Option<Fault> {
     let server = &stage.sim.server;
-    let managed = |object: &Value| object["metadata"]["labels"][labels::MANAGED_BY] == labels::MANAGED_BY_VALUE;
-    for (group, plural) in
-        [("muster.dev", "trainingjobs"), ("muster.dev", "gangs"), ("", "pods"), ("", "services"), ("", "configmaps")]
-    {
+    let managed =
+        |object: &Value| object["metadata"]["labels"][labels::MANAGED_BY] == labels::MANAGED_BY_VALUE;
+    for (group, plural) in [
+        ("muster.dev", "trainingjobs"),
+        ("muster.dev", "gangs"),
+        ("", "pods"),
+        ("", "services"),
+        ("", "configmaps"),
+    ] {
         let left = server.objects(group, plural).into_iter().find(|object| {
-            !hostile(object) && key(object).0.starts_with("storm-") && (group == "muster.dev" || plural == "pods" || managed(object))
+            !hostile(object)
+                && key(object).0.starts_with("storm-")
+                && (group == "muster.dev" || plural == "pods" || managed(object))
         });
         if let Some(left) = left {
             let meta = &left["metadata"];
-            let what = format!("{plural} {:?}, finalizers {}, {}", key(&left), meta["finalizers"], left["status"]["phase"]);
+            let what = format!(
+                "{plural} {:?}, finalizers {}, {}",
+                key(&left),
+                meta["finalizers"],
+                left["status"]["phase"]
+            );
             return fault("something is left of what was deleted", what);
         }
     }

@@ -191,7 +191,10 @@ pub fn uid(object: &Value) -> String {
 /// The UID of the controller of a kind.
 pub fn owner(object: &Value, kind: &str) -> Option<String> {
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    owners.filter(|owner| owner["kind"] == kind && owner["controller"] == true).map(|o| text(&o["uid"])).next()
+    owners
+        .filter(|owner| owner["kind"] == kind && owner["controller"] == true)
+        .map(|o| text(&o["uid"]))
+        .next()
 }
 
 /// A text, empty where there is none.

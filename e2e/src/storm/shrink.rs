@@ -7,7 +7,7 @@ use super::{Outcome, Tuning, run};
 const MOST_RUNS: usize = 400;
 
 /// The smallest trace found that fails with the same kind of fault, and what it says.
-pub fn shrink(trace: &Trace, kind: &str, tuning: &Tuning) -> (Trace, Outcome) {
+pub fn shrink(trace: &Trace, kind: &str, tuning: Tuning) -> (Trace, Outcome) {
     let mut search = Search { kind, tuning, runs: 0, best: trace.clone() };
     search.steps();
     search.numbers();
@@ -18,7 +18,7 @@ pub fn shrink(trace: &Trace, kind: &str, tuning: &Tuning) -> (Trace, Outcome) {
 
 struct Search<'a> {
     kind: &'a str,
-    tuning: &'a Tuning,
+    tuning: Tuning,
     runs: usize,
     best: Trace,
 }
@@ -105,7 +105,10 @@ fn simpler(step: &Step) -> Vec<Step> {
             vec![again(least), again(plain), again(rigid)]
         }
         Step::Api { how, lasts, .. } => {
-            vec![Step::Api { how, permille: 1_000, lasts: lasts / 4 }, Step::Api { how, permille: 1_000, lasts }]
+            vec![
+                Step::Api { how, permille: 1_000, lasts: lasts / 4 },
+                Step::Api { how, permille: 1_000, lasts },
+            ]
         }
         Step::Strike(node, blow, lasts) if !matches!(blow, Blow::Vanish) => {
             vec![Step::Strike(node, blow, lasts / 8), Step::Strike(node, blow, lasts / 2)]

@@ -205,11 +205,11 @@ impl Sim {
     ///
     /// # Errors
     /// What the server refuses.
-    pub fn act(&self, method: Method, path: &str, body: &Value) -> Result<Value, ApiError> {
-        let content = if method == Method::PATCH { MERGE } else { JSON };
+    pub fn act(&self, method: &Method, path: &str, body: &Value) -> Result<Value, ApiError> {
+        let content = if *method == Method::PATCH { MERGE } else { JSON };
         let answer = self.server.act(USER, method.clone(), path, content, body);
         let code = answer.as_ref().map_or_else(|error| error.code, |_| 200);
-        self.note_request("user", &method, path, body.to_string().as_bytes(), code);
+        self.note_request("user", method, path, body.to_string().as_bytes(), code);
         self.settle(&Cause::World);
         answer
     }

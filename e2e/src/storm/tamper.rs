@@ -45,7 +45,10 @@ impl Tamper {
     pub const ALL: [(Self, &'static [&'static str]); 11] = [
         (Self::SharePlan, &["I1 "]),
         (Self::MovePod, &["I2 "]),
-        (Self::KeepPod, &["I2 ", "I1 ", "a job that has ended has pods", "suspended", "left", "does not go", "rest"]),
+        (
+            Self::KeepPod,
+            &["I2 ", "I1 ", "a job that has ended has pods", "suspended", "left", "does not go", "rest"],
+        ),
         (Self::DropPod, &["I3 ", "missing", "no rest", "left"]),
         (Self::BreakRack, &["I4 "]),
         (Self::ForgetRestarts, &["I7 "]),
@@ -85,7 +88,7 @@ impl Tampering {
     /// True each n-th time.
     fn each(&mut self, nth: u64) -> bool {
         self.turns += 1;
-        self.turns % nth == 0
+        self.turns.is_multiple_of(nth)
     }
 
     /// What becomes of a write.
@@ -114,11 +117,13 @@ impl Tampering {
                 Verdict::Swallow(200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
             }
             Tamper::ForgetRestarts if path.ends_with("/status") && path.contains("/gangs/") => {
-                change(body, |body| each_object(body, "restarts", &mut |status| {
-                    status["restarts"] = json!([]);
-                    status["restartsTotal"] = json!(0);
-                    true
-                }))
+                change(body, |body| {
+                    each_object(body, "restarts", &mut |status| {
+                        status["restarts"] = json!([]);
+                        status["restartsTotal"] = json!(0);
+                        true
+                    })
+                })
             }
             Tamper::SharePlan if path.ends_with("/status") && path.contains("/gangs/") => {
                 let others = other_nodes(sim, path);
@@ -136,7 +141,9 @@ impl Tampering {
             Tamper::DropJobStatus if path.contains("/trainingjobs/") && path.ends_with("/status") => {
                 Verdict::Swallow(200, live(sim, "trainingjobs", path))
             }
-            Tamper::KeepGang if *method == Method::PATCH && path.contains("/gangs/") && drops_finalizer(body) => {
+            Tamper::KeepGang
+                if *method == Method::PATCH && path.contains("/gangs/") && drops_finalizer(body) =>
+            {
                 Verdict::Swallow(200, live(sim, "gangs", path))
             }
             Tamper::KeepWriting if path.contains("/leases/") && self.each(10) => {
@@ -260,7 +267,8 @@ fn drops_finalizer(body: &[u8]) -> bool {
     let Ok(body) = serde_json::from_slice::<Value>(body) else { return false };
     let merged = body.get("metadata").and_then(|meta| meta.get("finalizers")).is_some();
     let listed = body.as_array().into_iter().flatten().any(|step| {
-        step["path"].as_str().is_some_and(|path| path.starts_with("/metadata/finalizers")) && step["op"] != "add"
+        step["path"].as_str().is_some_and(|path| path.starts_with("/metadata/finalizers"))
+            && step["op"] != "add"
     });
     merged || listed
 }

@@ -158,13 +158,7 @@ impl Schema {
 
     /// Checks a value; findings are worded as the server words them. What is as it was is not looked at again, as the
     /// real server forgives what an older schema let in.
-    pub fn validate(
-        &self,
-        value: &Value,
-        old: Option<&Value>,
-        path: &str,
-        findings: &mut Vec<FieldError>,
-    ) {
+    pub fn validate(&self, value: &Value, old: Option<&Value>, path: &str, findings: &mut Vec<FieldError>) {
         if (value.is_null() && self.nullable) || old == Some(value) {
             return;
         }

@@ -89,7 +89,7 @@ enum Item {
 }
 
 struct Machine {
-    machine: NodeMachine,
+    kubelet: NodeMachine,
     report: NodeReport,
     silent_since: Option<Timestamp>,
     /// The readiness that the API shows: `True`, `False`, `Unknown`.
@@ -139,7 +139,8 @@ impl DirectFleet {
     }
 
     fn latency(&mut self) -> Duration {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let (least, most) = self.options.latency;
         Duration::from_millis(least + (self.random >> 33) % (most.saturating_sub(least) + 1))
     }
@@ -154,13 +155,13 @@ impl DirectFleet {
         let name = spec.name.clone();
         let ip = Ipv4Addr::from(0xac10_0000 + self.next_ip).to_string();
         self.next_ip += 1;
-        let mut machine = NodeMachine::new(spec.facts()?, ip.clone());
-        machine.set_power(Power::Down, now);
+        let mut kubelet = NodeMachine::new(spec.facts()?, ip.clone());
+        kubelet.set_power(Power::Down, now);
         let report = NodeReport::new(spec, ip, now);
         // The server may refuse because the Node is still there: the kubelet takes it over.
         let _taken_over = self.server.act(KUBELET, Method::POST, "/api/v1/nodes", JSON, &report.object());
         let machine =
-            Machine { machine, report, silent_since: None, ready: "True".into(), tainted: None, due: None };
+            Machine { kubelet, report, silent_since: None, ready: "True".into(), tainted: None, due: None };
         self.nodes.insert(name.clone(), machine);
         self.post_status(&name);
         for pod in self.server.objects("", "pods") {
@@ -191,7 +192,7 @@ impl DirectFleet {
     pub fn set_power(&mut self, node: &str, power: Power) {
         let now = self.clock.now();
         let Some(slot) = self.nodes.get_mut(node) else { return };
-        slot.machine.set_power(power, now);
+        slot.kubelet.set_power(power, now);
         if power == Power::Up {
             slot.silent_since = None;
             self.post_status(node);
@@ -206,7 +207,7 @@ impl DirectFleet {
     /// What the kubelet does with new pods.
     pub fn set_intake(&mut self, node: &str, intake: Intake) {
         if let Some(slot) = self.nodes.get_mut(node) {
-            slot.machine.set_intake(intake);
+            slot.kubelet.set_intake(intake);
             self.advance(node);
         }
     }
@@ -223,7 +224,8 @@ impl DirectFleet {
         let Some(slot) = self.nodes.get_mut(node) else { return };
         let (status, reason) = if ready { ("True", "KubeletReady") } else { ("False", "KubeletNotReady") };
         let [status, reason] = [status, reason].map(str::to_owned);
-        slot.report.set_condition("Ready", NodeCondition { status, message: reason.clone(), reason, since: now });
+        slot.report
+            .set_condition("Ready", NodeCondition { status, message: reason.clone(), reason, since: now });
         self.post_status(node);
         self.plan(after(now, self.options.taint_after), Item::Taint(node.to_owned()));
     }
@@ -235,7 +237,7 @@ impl DirectFleet {
     pub fn set_allocatable(&mut self, node: &str, resource: &str, amount: &str) -> Result<(), QuantityError> {
         let parsed = quantity::parse(resource, amount)?;
         if let Some(slot) = self.nodes.get_mut(node) {
-            slot.machine.facts_mut().allocatable.insert(resource.to_owned(), parsed);
+            slot.kubelet.facts_mut().allocatable.insert(resource.to_owned(), parsed);
             slot.report.allocatable.insert(resource.to_owned(), amount.to_owned());
             self.post_status(node);
         }
@@ -267,7 +269,7 @@ impl DirectFleet {
         let found = self.pods.get(&(namespace.to_owned(), name.to_owned())).cloned();
         let Some((node, uid)) = found else { return false };
         let ended =
-            self.nodes.get_mut(&node).is_some_and(|slot| slot.machine.exit(&uid, code, for_good, now));
+            self.nodes.get_mut(&node).is_some_and(|slot| slot.kubelet.exit(&uid, code, for_good, now));
         self.advance(&node);
         ended
     }
@@ -289,7 +291,7 @@ impl DirectFleet {
 
     fn node_written(&mut self, write: &Written) {
         let (Some(slot), Some(node)) = (self.nodes.get_mut(&write.name), &write.new) else { return };
-        let facts = slot.machine.facts_mut();
+        let facts = slot.kubelet.facts_mut();
         facts.taints = taints(node);
         if let Ok(labels) = serde_json::from_value(node["metadata"]["labels"].clone()) {
             facts.labels = labels;
@@ -335,11 +337,13 @@ impl DirectFleet {
         if let Some((node, uid)) = old.filter(|(_, uid)| view.as_ref().is_none_or(|view| view.uid != *uid)) {
             self.pods.remove(&key);
             if let Some(slot) = self.nodes.get_mut(&node) {
-                slot.machine.forget(&uid);
+                slot.kubelet.forget(&uid);
             }
             self.advance(&node);
         }
-        let Some((view, node)) = view.and_then(|view| view.node.clone().map(|node| (view, node))) else { return };
+        let Some((view, node)) = view.and_then(|view| view.node.clone().map(|node| (view, node))) else {
+            return;
+        };
         let Some(slot) = self.nodes.get_mut(&node) else {
             let at = after(now, self.options.collect_after);
             self.plan(at, Item::Collect(node));
@@ -347,12 +351,10 @@ impl DirectFleet {
         };
         self.pods.insert(key, (node.clone(), view.uid.clone()));
         let script = |view: &PodView| {
-            Script::from_annotations(&view.annotations).map_err(|error| Refusal {
-                reason: "InvalidScript".to_owned(),
-                message: error.to_string(),
-            })
+            Script::from_annotations(&view.annotations)
+                .map_err(|error| Refusal { reason: "InvalidScript".to_owned(), message: error.to_string() })
         };
-        slot.machine.observe(view, script, now);
+        slot.kubelet.observe(view, script, now);
         if slot.tainted.is_some() {
             self.plan(after(now, self.options.evict_after), Item::Evict(node.clone()));
         }
@@ -363,8 +365,8 @@ impl DirectFleet {
     fn advance(&mut self, node: &str) {
         let now = self.clock.now();
         let Some(slot) = self.nodes.get_mut(node) else { return };
-        let dirty = slot.machine.advance(now);
-        let due = slot.machine.next_due();
+        let dirty = slot.kubelet.advance(now);
+        let due = slot.kubelet.next_due();
         if let Some(at) = due.filter(|at| slot.due.is_none_or(|old| *at < old)) {
             slot.due = Some(at);
             self.seq += 1;
@@ -379,11 +381,11 @@ impl DirectFleet {
         loop {
             let next_ip = &mut self.next_ip;
             let Some(slot) = self.nodes.get_mut(node) else { return };
-            let job = slot.machine.next_job(uid, || {
+            let job = slot.kubelet.next_job(uid, || {
                 *next_ip += 1;
                 Ipv4Addr::from(0x0a40_0000 + *next_ip).to_string()
             });
-            let (Some(job), Some((namespace, name))) = (job, slot.machine.name_of(uid)) else { return };
+            let (Some(job), Some((namespace, name))) = (job, slot.kubelet.name_of(uid)) else { return };
             let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
             let written = match &job {
                 Job::Status(status) => {
@@ -400,7 +402,7 @@ impl DirectFleet {
                 && !matches!(error.code, 404 | 409)
             {
                 if let Some(slot) = self.nodes.get_mut(node) {
-                    slot.machine.job_failed(uid, &job);
+                    slot.kubelet.job_failed(uid, &job);
                 }
                 let at = after(self.clock.now(), Duration::from_secs(1));
                 self.plan(at, Item::Retry(node.to_owned(), uid.to_owned()));
@@ -439,7 +441,7 @@ impl DirectFleet {
         for (namespace, name, uid) in self.pods_on(node) {
             let ready = json!([{"type": "Ready", "status": "False", "reason": "NodeNotReady",
                                 "lastTransitionTime": time(now)}]);
-            self.patch_pod_status(&namespace, &name, &uid, json!({"conditions": ready}));
+            self.patch_pod_status(&namespace, &name, &uid, &json!({"conditions": ready}));
         }
         self.taint_readiness(node);
     }
@@ -503,7 +505,7 @@ impl DirectFleet {
 
     fn evict_pod(&mut self, namespace: &str, name: &str, uid: &str) {
         let conditions = disruption("DeletionByTaintManager", self.clock.now());
-        self.patch_pod_status(namespace, name, uid, json!({"conditions": conditions}));
+        self.patch_pod_status(namespace, name, uid, &json!({"conditions": conditions}));
         self.delete_pod(namespace, name, uid, None);
     }
 
@@ -520,7 +522,7 @@ impl DirectFleet {
             if !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
                 let conditions = disruption("DeletionByPodGC", self.clock.now());
                 let status = json!({"phase": "Failed", "conditions": conditions});
-                self.patch_pod_status(&namespace, &name, &uid, status);
+                self.patch_pod_status(&namespace, &name, &uid, &status);
             }
             self.delete_pod(&namespace, &name, &uid, Some(0));
         }
@@ -537,7 +539,7 @@ impl DirectFleet {
         on.map(|pod| (text(&pod, "namespace"), text(&pod, "name"), text(&pod, "uid"))).collect()
     }
 
-    fn patch_pod_status(&self, namespace: &str, name: &str, uid: &str, status: Value) {
+    fn patch_pod_status(&self, namespace: &str, name: &str, uid: &str, status: &Value) {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/status");
         let patch = json!({"metadata": {"uid": uid}, "status": status});
         self.write(MANAGER, Method::PATCH, &path, STRATEGIC, &patch);

@@ -82,7 +82,7 @@ fn main() -> Result<()> {
     if let Some(path) = &arguments.trace {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let traces = Trace::read_all(&text).map_err(anyhow::Error::msg)?;
-        let failed = traces.iter().filter(|trace| !one(trace, &tuning)).count();
+        let failed = traces.iter().filter(|trace| !one(trace, tuning)).count();
         if failed > 0 {
             bail!("{failed} of {} traces fail", traces.len());
         }
@@ -90,17 +90,17 @@ fn main() -> Result<()> {
     }
     if let Some(seed) = arguments.seed {
         let trace = Trace::of(seed);
-        if !one(&trace, &tuning) {
-            small(&trace, &tuning, arguments.no_shrink);
+        if !one(&trace, tuning) {
+            small(&trace, tuning, arguments.no_shrink);
             bail!("seed {seed} fails");
         }
         return Ok(());
     }
-    let sum = many(&arguments, &tuning);
+    let sum = many(&arguments, tuning);
     report(&arguments, &sum);
     for (kind, (seeds, what)) in &sum.faults {
         println!("\n{kind}: {} seeds, such as {:?}\n  {what}", seeds.len(), &seeds[..seeds.len().min(12)]);
-        small(&Trace::of(seeds[0]), &tuning, arguments.no_shrink);
+        small(&Trace::of(seeds[0]), tuning, arguments.no_shrink);
     }
     if !sum.faults.is_empty() {
         bail!("{} kinds of faults", sum.faults.len());
@@ -109,7 +109,7 @@ fn main() -> Result<()> {
 }
 
 /// One storm in words; whether it was clean.
-fn one(trace: &Trace, tuning: &Tuning) -> bool {
+fn one(trace: &Trace, tuning: Tuning) -> bool {
     if tuning.keep_log {
         println!("{}", trace.to_text());
     }
@@ -125,13 +125,13 @@ fn one(trace: &Trace, tuning: &Tuning) -> bool {
 }
 
 /// The smallest trace that fails as this one does.
-fn small(trace: &Trace, tuning: &Tuning, no_shrink: bool) {
-    let quiet = Tuning { keep_log: false, ..*tuning };
-    let Some(fault) = storm::run(trace, &quiet).faults.into_iter().next() else { return };
+fn small(trace: &Trace, tuning: Tuning, no_shrink: bool) {
+    let quiet = Tuning { keep_log: false, ..tuning };
+    let Some(fault) = storm::run(trace, quiet).faults.into_iter().next() else { return };
     if no_shrink {
         return;
     }
-    let (small, outcome) = storm::shrink(trace, fault.kind, &quiet);
+    let (small, outcome) = storm::shrink(trace, fault.kind, quiet);
     println!("# {}", fault.kind);
     for fault in &outcome.faults {
         println!("# {}: {}", fault.kind, fault.what);
@@ -139,7 +139,7 @@ fn small(trace: &Trace, tuning: &Tuning, no_shrink: bool) {
     println!("{}", small.to_text());
 }
 
-fn many(arguments: &Arguments, tuning: &Tuning) -> Sum {
+fn many(arguments: &Arguments, tuning: Tuning) -> Sum {
     storm::prepare();
     // Panics of the operator are found by the storm, which says where they belong.
     std::panic::set_hook(Box::new(|_| {}));
@@ -161,7 +161,11 @@ fn many(arguments: &Arguments, tuning: &Tuning) -> Sum {
         }
     });
     let seconds = began.elapsed().as_secs_f64();
-    println!("{} storms in {seconds:.1} s: {:.1} a second", arguments.seeds, arguments.seeds as f64 / seconds);
+    println!(
+        "{} storms in {seconds:.1} s: {:.1} a second",
+        arguments.seeds,
+        arguments.seeds as f64 / seconds
+    );
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
