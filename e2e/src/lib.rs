@@ -14,6 +14,7 @@ pub mod oracle;
 pub mod process;
 pub mod rights;
 pub mod scenarios;
+pub mod storm;
 pub mod world;
 
 pub use world::{Backend, World};

@@ -105,10 +105,17 @@ impl Running {
 }
 
 /// The clock of an operator: its time of day may be wrong.
-struct OperatorClock {
+pub struct OperatorClock {
     wall: Arc<dyn SimClock>,
     ahead: Arc<AtomicI64>,
     start: Instant,
+}
+
+impl OperatorClock {
+    /// A clock that begins now; its time of day is `wall` and so many milliseconds.
+    pub fn new(wall: Arc<dyn SimClock>, ahead: Arc<AtomicI64>) -> Self {
+        Self { wall, ahead, start: Instant::now() }
+    }
 }
 
 impl Clock for OperatorClock {
@@ -142,13 +149,19 @@ impl Victim {
 }
 
 /// Runs a future, unless it is frozen: then it is not polled, as a stopped process would not run.
-struct Freezable {
+pub(crate) struct Freezable {
     inner: BoxFuture<'static, ()>,
     frozen: watch::Receiver<bool>,
 }
 
 impl Freezable {
-    async fn run(mut self) {
+    /// Frozen while `frozen` is true.
+    pub(crate) fn new(inner: BoxFuture<'static, ()>, frozen: watch::Receiver<bool>) -> Self {
+        Self { inner, frozen }
+    }
+
+    /// Runs it to its end.
+    pub(crate) async fn run(mut self) {
         loop {
             let frozen = *self.frozen.borrow();
             if frozen {
@@ -288,14 +301,14 @@ impl World {
     /// Starts an operator with these options and this client, that can be frozen as a whole.
     pub fn start_freezable(&self, options: Options, client: Client) -> (Running, watch::Sender<bool>) {
         let (wall, ahead) = (self.clock.clone(), self.ahead.clone());
-        let clock: Arc<dyn Clock> = Arc::new(OperatorClock { wall, ahead, start: Instant::now() });
+        let clock: Arc<dyn Clock> = Arc::new(OperatorClock::new(wall, ahead));
         let operator = Arc::new(Operator::new(client, options, clock));
         let (shown, pulse) = (operator.snapshots(), operator.pulse());
         let stop = CancellationToken::new();
         let token = stop.clone();
         let (freeze, frozen) = watch::channel(false);
         let inner = Box::pin(async move { operator.run(token).await });
-        let task = tokio::spawn(Freezable { inner, frozen }.run());
+        let task = tokio::spawn(Freezable::new(inner, frozen).run());
         (Running { task, stop, shown, pulse }, freeze)
     }
 

@@ -310,6 +310,12 @@ pub struct TrainingJobStatus {
     /// When all pods of the first plan ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
+    /// UID of the Gang that the numbers are about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<String>,
+    /// Restarts of Gangs that the job had before: deleted by hand, say.
+    #[schemars(with = "i32", range(min = 0))]
+    pub earlier_restarts: u32,
     /// Since when a plan has been in force without a break: what `activeDeadline` counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_since: Option<Time>,

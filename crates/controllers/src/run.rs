@@ -91,7 +91,9 @@ impl Operator {
         let elector =
             Arc::new(Elector::new(self.client.clone(), self.options.lease.clone(), self.clock.clone()));
         loop {
+            // In a fixed order, here and below: a run in virtual time is the same every time.
             let term = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 term = elector.acquire() => term,
             };
@@ -121,6 +123,7 @@ impl Operator {
             };
             self.shown.send_replace(Snapshot::default());
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
             }
@@ -142,6 +145,7 @@ impl Operator {
         // What a panic leaves behind ends with the term: the next one begins by looking at everything.
         let leading = AssertUnwindSafe(self.lead(elector, term)).catch_unwind();
         let over = tokio::select! {
+            biased;
             () = stop.cancelled() => return End::Stopped,
             ended = keeping.join_next() => return kept(ended),
             led = leading => match led {

@@ -278,11 +278,7 @@ impl Writer {
         if let Some(seconds) = grace {
             options["gracePeriodSeconds"] = json!(seconds);
         }
-        match self.reply(Method::DELETE, path, JSON, to_bytes(&options)).await {
-            // Another object has the name: the one that we meant is gone.
-            Outcome::Conflict => Outcome::Gone,
-            outcome => outcome,
-        }
+        self.reply(Method::DELETE, path, JSON, to_bytes(&options)).await
     }
 
     async fn reply(&self, method: Method, path: &str, content: &str, body: Vec<u8>) -> Outcome {

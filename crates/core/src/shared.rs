@@ -3,6 +3,7 @@
 use kube::api::ObjectMeta;
 use muster_cluster::Cluster;
 use muster_lifecycle::Now;
+use muster_lifecycle::gang::Pause;
 use muster_model::{Millis, ObjectKey, Resources, Slot, Uid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -66,6 +67,8 @@ pub struct Shared {
     pub children: BTreeMap<Uid, BTreeSet<ObjectKey>>,
     /// Workloads by kind and name.
     pub workloads: BTreeMap<(Kind, ObjectKey), Uid>,
+    /// How often a workload's gang was made lately.
+    pub makes: BTreeMap<Uid, Pause>,
     /// Services and ConfigMaps of gangs that were not seen yet, by the gang's UID.
     pub strays: BTreeMap<Uid, BTreeMap<(Kind, ObjectKey), ObjectMeta>>,
     /// The gang of each Service and ConfigMap.
@@ -105,6 +108,7 @@ impl Shared {
             by_uid: BTreeMap::new(),
             children: BTreeMap::new(),
             workloads: BTreeMap::new(),
+            makes: BTreeMap::new(),
             strays: BTreeMap::new(),
             child_of: BTreeMap::new(),
             unreadable: BTreeMap::new(),

@@ -174,6 +174,8 @@ pub struct GangRt {
     pub spared: BTreeSet<NodeName>,
     /// The generation of its specification over which the operator failed.
     pub tripped: Option<i64>,
+    /// When it was first seen.
+    pub seen_at: Millis,
     /// When its pods' start was looked at last.
     looked: Millis,
     /// Any of its pods may have to be deleted or let go.
@@ -207,6 +209,7 @@ impl GangRt {
             progress: BTreeMap::new(),
             spared: BTreeSet::new(),
             tripped: None,
+            seen_at: shared.now.at,
             looked: Millis::MIN / 2,
             sweep: true,
             suspects: BTreeSet::new(),

@@ -1,7 +1,7 @@
 //! One gang, one step: what should its status be; if it is that, what is to be done.
 
 use muster_api::labels;
-use muster_lifecycle::gang::{Facts, Next, Stage};
+use muster_lifecycle::gang::{Facts, Next, Stage, Trouble};
 use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Role, Slot, resources};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -149,7 +149,13 @@ fn change(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
             }
             Speaks::Not => None,
         },
-        Next::Report => report(shared, rt),
+        Next::Report => {
+            if let Some(Trouble::Waits { until, .. }) = rt.life.holding().map(|holding| &holding.trouble) {
+                let until = *until;
+                shared.wake_gang(&rt.key, until);
+            }
+            report(shared, rt)
+        }
         Next::Rest => None,
     }
 }

@@ -142,12 +142,40 @@ fn want_gangs(
             shared.desk.cancel(&target);
             continue;
         }
+        if let Some(at) = paced(shared, workload.uid(), own, &target) {
+            shared.wake_workload(workload.uid(), at);
+            continue;
+        }
         let child = child(workload, key, own, &want);
         shared.desk.want(Want::Apply(Box::new(child)));
         // While the server refuses it, its sentence stands.
         obstacle = obstacle.or_else(|| workload.obstacle().cloned().filter(|known| known.reason == REFUSED));
     }
     workload.obstruct(obstacle);
+}
+
+/// So long a gang must have been there for the next to be made at once.
+const LASTING: Millis = 60_000;
+
+/// When a gang may be made again that was made before and went at once: the garbage collector takes those of a workload
+/// whose end we have not heard of yet.
+fn paced(shared: &mut Shared, workload: &Uid, own: Option<&GangRt>, target: &Target) -> Option<Millis> {
+    let now = shared.now.at;
+    if let Some(gang) = own {
+        if gang.seen_at + LASTING <= now {
+            shared.makes.remove(workload);
+        }
+        return None;
+    }
+    if shared.desk.busy(target) {
+        return None;
+    }
+    let pause = shared.makes.entry(workload.clone()).or_default();
+    if pause.until > now {
+        return Some(pause.until);
+    }
+    pause.fail(now);
+    None
 }
 
 /// Reason of a gang that the API server will not have.
@@ -270,6 +298,7 @@ impl Core {
     pub(crate) fn remove_workload(&mut self, kind: Kind, key: &ObjectKey, uid: &Uid) {
         let shared = &mut self.shared;
         self.workloads.remove(uid);
+        shared.makes.remove(uid);
         let name = (kind, key.clone());
         if shared.workloads.get(&name) == Some(uid) {
             shared.workloads.remove(&name);

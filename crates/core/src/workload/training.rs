@@ -398,7 +398,14 @@ fn reflect(
     status.units = from.units.clone();
     status.gpus = from.gpus;
     status.data = from.units.planned.saturating_mul(gang.object.spec.launch.replicas_per_unit);
-    status.restarts = u32::try_from(from.restarts_total).unwrap_or(u32::MAX);
+    if status.gang.as_ref() != Some(&gang.uid.0) {
+        // Another Gang begins at nothing; the job does not forget.
+        if status.gang.replace(gang.uid.0.clone()).is_some() {
+            status.earlier_restarts = status.restarts;
+        }
+    }
+    let own = u32::try_from(from.restarts_total).unwrap_or(u32::MAX);
+    status.restarts = own.saturating_add(status.earlier_restarts);
     status.generation = from.plan.as_ref().map(|plan| plan.generation);
     status.start_time.clone_from(&from.started_at);
     status.completion_time.clone_from(&from.finished_at);

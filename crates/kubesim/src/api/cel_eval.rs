@@ -39,18 +39,6 @@ pub(crate) fn evaluate(program: &Program, context: &Context) -> Result<Cel, Stri
     })
 }
 
-/// A program that matches its variable `s` against a regular expression; `None` if it is unusable.
-pub(crate) fn compile_match(pattern: &str) -> Option<Arc<Program>> {
-    compile(&format!("s.matches({pattern:?})")).ok()
-}
-
-/// Whether a program from [`compile_match`] matches; an unusable pattern matches everything.
-pub(crate) fn matches(program: &Program, s: &str) -> bool {
-    let mut ctx = context();
-    ctx.add_variable_from_value("s", s.to_owned());
-    !matches!(program.execute(&ctx), Ok(Cel::Bool(false)))
-}
-
 fn rule_context<'a>(value: &Value, old: Option<&Value>, optional_old: bool) -> Context<'a, 'a> {
     let mut ctx = context();
     ctx.add_variable_from_value("self", to_cel(value));

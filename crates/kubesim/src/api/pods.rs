@@ -162,7 +162,8 @@ impl State {
         set_default(pod, &["spec", "serviceAccountName"], "default");
         let account = pod["spec"]["serviceAccountName"].clone();
         set(pod, &["spec", "serviceAccount"], account);
-        self.admit_runtime_class(pod, name)
+        self.admit_runtime_class(pod, name)?;
+        self.check_limits(pod, name)
     }
 
     fn default_priority(&self, pod: &mut Value) -> (i64, String) {

@@ -38,8 +38,8 @@ pub(crate) struct Policy {
 /// A policy with one of its bindings.
 pub(crate) type Pair = (Arc<Policy>, Arc<Value>);
 
-/// The policies in force with their bindings, compiled at first use.
-#[derive(Debug, Default)]
+/// The policies in force with their bindings, compiled at first use. Copies share what is compiled.
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Policies {
     pairs: OnceLock<Arc<Vec<Pair>>>,
 }

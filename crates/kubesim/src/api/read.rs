@@ -147,7 +147,7 @@ impl State {
             let message = format!("Too large resource version: {revision}, current: {}", self.store.revision);
             return Err(ApiError::new(504, "Timeout", message));
         }
-        let newest = self.store.table(&resource.table).map_or(0, |t| *t.newest.borrow());
+        let newest = self.store.table(&resource.table).map_or(0, |t| t.newest);
         if call.info.param("resourceVersionMatch") == "Exact" && revision < newest {
             return Err(ApiError::expired(revision, newest));
         }

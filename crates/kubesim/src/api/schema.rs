@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use cel::Program;
+use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use super::cel_eval;
@@ -27,7 +28,7 @@ pub(crate) struct Schema {
     list_keys: Vec<String>,
     source: Value,
     rules: Vec<Rule>,
-    pattern: OnceLock<Option<Arc<Program>>>,
+    pattern: OnceLock<Option<Regex>>,
 }
 
 /// One of `x-kubernetes-validations`.
@@ -37,6 +38,8 @@ struct Rule {
     program: Option<Arc<Program>>,
     /// Mentions `oldSelf`: evaluated on updates only.
     transition: bool,
+    /// Mentions neither `spec` nor `status`.
+    only_metadata: bool,
 }
 
 impl Schema {
@@ -153,9 +156,10 @@ impl Schema {
         }
     }
 
-    /// Checks a value; findings are worded as the server words them.
-    pub fn validate(&self, value: &Value, path: &str, findings: &mut Vec<FieldError>) {
-        if value.is_null() && self.nullable {
+    /// Checks a value; findings are worded as the server words them. What is as it was is not looked at again, as the
+    /// real server forgives what an older schema let in.
+    pub fn validate(&self, value: &Value, old: Option<&Value>, path: &str, findings: &mut Vec<FieldError>) {
+        if (value.is_null() && self.nullable) || old == Some(value) {
             return;
         }
         if let Some(actual) = self.type_mismatch(value) {
@@ -167,7 +171,7 @@ impl Schema {
         }
         self.check_enum(value, path, findings);
         match value {
-            Value::Object(map) => self.check_object(map, path, findings),
+            Value::Object(map) => self.check_object(map, old, path, findings),
             Value::Array(items) => self.check_array(items, path, findings),
             Value::String(s) => self.check_string(s, path, findings),
             Value::Number(_) => self.check_number(value, path, findings),
@@ -209,7 +213,13 @@ impl Schema {
         }
     }
 
-    fn check_object(&self, map: &Map<String, Value>, path: &str, findings: &mut Vec<FieldError>) {
+    fn check_object(
+        &self,
+        map: &Map<String, Value>,
+        old: Option<&Value>,
+        path: &str,
+        findings: &mut Vec<FieldError>,
+    ) {
         for key in &self.required {
             if !map.contains_key(key) {
                 findings.push(FieldError::required(join(path, key), ""));
@@ -224,10 +234,11 @@ impl Schema {
             if path.is_empty() && matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
                 continue;
             }
+            let before = old.and_then(|old| old.get(key));
             if let Some(child) = self.properties.get(key) {
-                child.validate(v, &join(path, key), findings);
+                child.validate(v, before, &join(path, key), findings);
             } else if let Some(child) = &self.additional {
-                child.validate(v, &format!("{path}.{key}"), findings);
+                child.validate(v, before, &format!("{path}.{key}"), findings);
             }
         }
     }
@@ -259,7 +270,7 @@ impl Schema {
                 seen.push(key);
             }
             if let Some(schema) = &self.items {
-                schema.validate(item, &here, findings);
+                schema.validate(item, None, &here, findings);
             }
         }
     }
@@ -278,8 +289,9 @@ impl Schema {
             findings.push(FieldError::invalid(path, &json!(s), &detail));
         }
         if let Some(pattern) = self.source.get("pattern").and_then(Value::as_str) {
-            let program = self.pattern.get_or_init(|| cel_eval::compile_match(pattern));
-            if program.as_ref().is_some_and(|p| !cel_eval::matches(p, s)) {
+            // An unusable pattern matches everything.
+            let compiled = self.pattern.get_or_init(|| Regex::new(pattern).ok());
+            if compiled.as_ref().is_some_and(|pattern| !pattern.is_match(s)) {
                 let detail = format!("{path} in body should match '{pattern}'");
                 findings.push(FieldError::invalid(path, &json!(s), &detail));
             }
@@ -322,11 +334,15 @@ impl Schema {
         path: &str,
         findings: &mut Vec<FieldError>,
     ) {
-        if value.is_null() {
+        if value.is_null() || old == Some(value) {
             return;
         }
         for rule in &self.rules {
-            rule.check(value, old, path, findings);
+            // At the root a rule that speaks of nothing but the name has nothing to say of an update.
+            let settled = path.is_empty() && old.is_some() && rule.only_metadata;
+            if !settled {
+                rule.check(value, old, path, findings);
+            }
         }
         match value {
             Value::Object(map) => {
@@ -370,6 +386,8 @@ impl Rule {
         Self {
             program: cel_eval::compile(text).ok(),
             transition: text.contains("oldSelf"),
+            only_metadata: text.contains("self.metadata.name")
+                && !["self.spec", "self.status", "oldSelf"].iter().any(|other| text.contains(other)),
             source: source.clone(),
         }
     }

@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::json::{list, set, text};
+use super::signal::Signal;
 
 /// Namespace (empty for cluster scope) and name.
 pub(crate) type Key = (String, String);
@@ -69,8 +69,10 @@ pub(crate) struct Table {
     pub history: VecDeque<Arc<Event>>,
     /// Events up to this revision are no longer kept.
     pub compacted: u64,
-    /// Revision of the newest event; watchers wait on it.
-    pub newest: watch::Sender<u64>,
+    /// Revision of the newest event.
+    pub newest: u64,
+    /// Raised with every event.
+    pub events: Signal,
 }
 
 impl Table {
@@ -79,7 +81,8 @@ impl Table {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             compacted: 0,
-            newest: watch::Sender::new(0),
+            newest: 0,
+            events: Signal::default(),
         }
     }
 
@@ -114,6 +117,23 @@ pub(crate) struct Store {
     /// Dependents by the UID of their owner.
     dependents: BTreeMap<String, BTreeSet<Place>>,
     next_uid: u64,
+    /// Writes that nobody has taken yet; `None` until somebody asks for them.
+    journal: Option<Vec<Written>>,
+}
+
+/// One write, as an onlooker in the same process sees it.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// `plural` or `plural.group`.
+    pub table: Arc<str>,
+    /// Namespace; empty for cluster scope.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The object before; `None` when it was created.
+    pub old: Option<Arc<Value>>,
+    /// The object after; `None` when it is gone.
+    pub new: Option<Arc<Value>>,
 }
 
 impl Store {
@@ -125,7 +145,39 @@ impl Store {
             by_uid: BTreeMap::new(),
             dependents: BTreeMap::new(),
             next_uid: 0,
+            journal: None,
         }
+    }
+
+    /// The same objects without history; nobody watches the copy yet.
+    pub fn fork(&self) -> Self {
+        let revision = self.revision;
+        let copy = |table: &Table| Table {
+            objects: table.objects.clone(),
+            history: VecDeque::new(),
+            compacted: revision,
+            newest: revision,
+            events: Signal::default(),
+        };
+        Self {
+            tables: self.tables.iter().map(|(name, table)| (name.clone(), copy(table))).collect(),
+            revision,
+            history_limit: self.history_limit,
+            by_uid: self.by_uid.clone(),
+            dependents: self.dependents.clone(),
+            next_uid: self.next_uid,
+            journal: None,
+        }
+    }
+
+    /// Keeps writes from now on, until they are taken.
+    pub fn keep_journal(&mut self) {
+        self.journal.get_or_insert_default();
+    }
+
+    /// The writes since they were last taken.
+    pub fn take_journal(&mut self) -> Vec<Written> {
+        self.journal.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The table of that name, created if absent.
@@ -224,6 +276,15 @@ impl Store {
     }
 
     fn record(&mut self, place: &Place, change: Change, object: Arc<Value>, previous: Option<Arc<Value>>) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(Written {
+                table: place.table.clone(),
+                namespace: place.key.0.clone(),
+                name: place.key.1.clone(),
+                old: previous.clone(),
+                new: (change != Change::Deleted).then(|| object.clone()),
+            });
+        }
         let (revision, limit) = (self.revision, self.history_limit);
         let table = self.table_mut(&place.table);
         table.history.push_back(Arc::new(Event {
@@ -239,7 +300,8 @@ impl Store {
                 table.compacted = gone.revision;
             }
         }
-        table.newest.send_replace(revision);
+        table.newest = revision;
+        table.events.raise();
     }
 
     /// Forgets all history, as etcd's compaction does: older watches get 410.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::Stream;
 use serde_json::json;
-use tokio::sync::watch as signal;
 use tokio::time::Instant;
 
 use super::read::{bad_revision, is_native, selection, shape};
@@ -15,6 +14,7 @@ use super::request::{Call, Form};
 use super::resources::Resource;
 use super::selector::Selection;
 use super::server::{Answer, ApiServer, State};
+use super::signal::Listener;
 use super::status::ApiError;
 use super::store::{Change, Event, encode_line};
 
@@ -36,7 +36,7 @@ pub(crate) struct Watch {
     next_bookmark: Instant,
     deadline: Instant,
     ready: VecDeque<Bytes>,
-    newest: signal::Receiver<u64>,
+    events: Listener,
     ended: bool,
 }
 
@@ -74,7 +74,7 @@ impl State {
             next_bookmark: Instant::now() + bookmark_interval,
             deadline: Instant::now() + timeout,
             ready: VecDeque::new(),
-            newest: table.newest.subscribe(),
+            events: table.events.listen(),
             ended: false,
         };
         if initial && !suppressed {
@@ -118,7 +118,7 @@ impl Watch {
         let revision = state.store.revision;
         let table = state.store.table_mut(&self.resource.table);
         // Mark as seen before reading, so that a later write wakes the watch again.
-        self.newest.mark_unchanged();
+        self.events.note();
         if self.cursor < table.compacted {
             let compacted = table.compacted;
             self.fail(&ApiError::expired(self.cursor, compacted));
@@ -137,7 +137,7 @@ impl Watch {
             // Nothing else concerns this table: bookmarks may name the newest revision of all.
             self.cursor = self.cursor.max(revision);
         } else {
-            self.newest.mark_changed();
+            self.events.doubt();
         }
     }
 
@@ -163,31 +163,30 @@ impl Watch {
 
 /// The lines of a watch, until its timeout, a break or an error.
 pub(crate) fn stream(server: ApiServer, watch: Watch) -> impl Stream<Item = Bytes> + Send {
-    let breaks = server.inner.breaks.subscribe();
-    futures::stream::unfold((server, watch, breaks), |(server, mut watch, mut breaks)| async move {
+    let breaks = server.inner.breaks.listen();
+    futures::stream::unfold((server, watch, breaks), |(server, mut watch, breaks)| async move {
         loop {
             if let Some(line) = watch.ready.pop_front() {
                 return Some((line, (server, watch, breaks)));
             }
-            if watch.ended || breaks.has_changed().unwrap_or(true) {
+            if watch.ended || breaks.raised() {
                 return None;
             }
             watch.read(&mut server.lock());
             if watch.ready.is_empty() && !watch.ended {
-                wait(&mut watch, &mut breaks).await;
+                wait(&mut watch, &breaks).await;
             }
         }
     })
 }
 
 /// Waits for a write, a bookmark's turn, a break or the end of the watch.
-async fn wait(watch: &mut Watch, breaks: &mut signal::Receiver<u64>) {
+async fn wait(watch: &mut Watch, breaks: &Listener) {
     let turn = watch.next_bookmark;
     tokio::select! {
         biased;
-        // `changed` would mark the break as seen; the loop must still find it.
-        _ = breaks.changed() => watch.ended = true,
-        _ = watch.newest.changed() => watch.newest.mark_changed(),
+        () = breaks.wait() => watch.ended = true,
+        () = watch.events.wait() => {}
         () = tokio::time::sleep_until(watch.deadline) => {
             if watch.bookmarks.is_some() {
                 let line = watch.bookmark(false);

@@ -356,7 +356,7 @@ fn prepare_update(call: &Call, resource: &Resource, old: &Value, new: &mut Value
 /// Schema checks of custom resources.
 fn validate_body(resource: &Resource, new: &Value, old: Option<&Value>, findings: &mut Vec<FieldError>) {
     if let Some(schema) = &resource.custom {
-        schema.validate(new, "", findings);
+        schema.validate(new, old, "", findings);
         if !findings.iter().any(FieldError::blocks_rules) {
             schema.check_rules(new, old, "", findings);
         } else if schema.has_rules() {

@@ -12,6 +12,7 @@
 //! least: one when the pod starts, one when it has ended, one DELETE when it was leaving.
 
 pub mod admission;
+mod direct;
 mod fleet;
 mod handle;
 pub mod node;
@@ -23,6 +24,7 @@ mod status;
 pub mod view;
 mod writes;
 
+pub use direct::{DirectFleet, DirectOptions};
 pub use fleet::{Fleet, FleetOptions, ScriptHook};
 pub(crate) use handle::edit_taints;
 pub use handle::{FleetError, FleetHandle};
