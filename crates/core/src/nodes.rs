@@ -27,8 +27,8 @@ const LOOK_AGAIN: Millis = 10_000;
 struct NodeRt {
     /// What its object showed last; `None` while only gangs name it.
     sign: Option<(Uid, Sign)>,
-    /// Gangs whose plan names it.
-    gangs: BTreeSet<ObjectKey>,
+    /// Gangs whose committed plan names it, and what that promises them of it.
+    gangs: BTreeMap<ObjectKey, Resources>,
     /// Gangs with a pod that waits for room there.
     waiting: BTreeSet<ObjectKey>,
 }
@@ -74,18 +74,33 @@ impl Nodes {
         self.brakes.iter().map(|brake| brake.words(now)).collect()
     }
 
-    /// A gang's plan names other nodes now.
-    pub fn index(&mut self, gang: &ObjectKey, before: &BTreeSet<NodeName>, after: &BTreeSet<NodeName>) {
-        for node in before.difference(after) {
+    /// A gang's committed plan names other nodes now, or other amounts.
+    pub fn index(
+        &mut self,
+        gang: &ObjectKey,
+        before: &BTreeMap<NodeName, Resources>,
+        after: &BTreeMap<NodeName, Resources>,
+    ) {
+        for node in before.keys().filter(|node| !after.contains_key(*node)) {
             self.change(node, |rt| {
                 rt.gangs.remove(gang);
             });
         }
-        for node in after.difference(before) {
+        for (node, amount) in after.iter().filter(|(node, amount)| before.get(*node) != Some(amount)) {
             self.change(node, |rt| {
-                rt.gangs.insert(gang.clone());
+                rt.gangs.insert(gang.clone(), amount.clone());
             });
         }
+    }
+
+    /// What committed plans of other gangs promise of a node.
+    fn promised_beside(&self, gang: &ObjectKey, node: &NodeName) -> Resources {
+        let mut sum = Resources::default();
+        let others = self.records.get(node).into_iter().flat_map(|rt| &rt.gangs);
+        for (_, amount) in others.filter(|(other, _)| *other != gang) {
+            sum.add(amount);
+        }
+        sum
     }
 
     /// A gang's pod waits for room on a node.
@@ -112,7 +127,7 @@ impl Nodes {
 
     /// Gangs whose plan names a node.
     fn gangs_on(&self, node: &NodeName) -> BTreeSet<ObjectKey> {
-        self.records.get(node).map(|rt| rt.gangs.clone()).unwrap_or_default()
+        self.records.get(node).map(|rt| rt.gangs.keys().cloned().collect()).unwrap_or_default()
     }
 
     /// Takes the gangs with a pod that waits for room on a node: those that find none wait anew.
@@ -151,6 +166,25 @@ impl Shared {
     pub(crate) fn room_on(&mut self, node: &NodeName) {
         let waiting = self.nodes.take_waiting(node);
         self.dirty_gangs.extend(waiting);
+    }
+
+    /// The first node of a plan of which committed plans of other gangs still promise too much: they give it up by a
+    /// status that is on its way, and until that is there the place is theirs.
+    pub(crate) fn still_promised(
+        &self,
+        gang: &ObjectKey,
+        plan: &BTreeMap<NodeName, Resources>,
+    ) -> Option<NodeName> {
+        let short = |(node, amount): &(&NodeName, &Resources)| {
+            let beside = self.nodes.promised_beside(gang, node);
+            if beside.0.is_empty() {
+                return false;
+            }
+            let mut all = beside;
+            all.add(amount);
+            self.cluster.node(node).is_some_and(|node| node.allocatable.shortage(&all).is_some())
+        };
+        plan.iter().find(short).map(|(node, _)| node.clone())
     }
 
     /// A kubelet refused a pod of ours. Where it had room by its node's own status, it has less than it says.
@@ -284,9 +318,13 @@ impl Core {
         shared.nodes.dirty = false;
         let records = &shared.nodes.records;
         let one_gangs = |nodes: &BTreeSet<NodeName>| {
-            let mut on = nodes.iter().map(|node| records.get(node).map(|rt| &rt.gangs));
+            let own = |node: &NodeName| {
+                let mut gangs = records.get(node).into_iter().flat_map(|rt| rt.gangs.keys());
+                gangs.next().filter(|_| gangs.next().is_none())
+            };
+            let mut on = nodes.iter().map(own);
             let Some(Some(first)) = on.next() else { return false };
-            first.len() == 1 && on.all(|gangs| gangs == Some(first))
+            on.all(|gang| gang == Some(first))
         };
         let judgement = shared.nodes.judged.judge(now, &one_gangs);
         shared.nodes.next = judgement.next;

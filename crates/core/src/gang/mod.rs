@@ -102,8 +102,8 @@ pub struct PlanWork {
     pub roles: BTreeMap<String, Arc<RolePlan>>,
     /// What progress was computed from last.
     pub seen_progress: Option<(Tally, Option<i64>, Option<String>)>,
-    /// The nodes under which the gang is indexed.
-    pub nodes: BTreeSet<NodeName>,
+    /// The nodes under which the gang is indexed, and what its plan takes of each.
+    pub nodes: BTreeMap<NodeName, Resources>,
 }
 
 /// The object that controls a gang.
@@ -174,6 +174,8 @@ pub struct GangRt {
     pub spared: BTreeSet<NodeName>,
     /// The generation of its specification over which the operator failed.
     pub tripped: Option<i64>,
+    /// Since when its plan waits for others to give up their places.
+    pub waits_for_others: Option<Millis>,
     /// When it was first seen.
     pub seen_at: Millis,
     /// When its pods' start was looked at last.
@@ -209,6 +211,7 @@ impl GangRt {
             progress: BTreeMap::new(),
             spared: BTreeSet::new(),
             tripped: None,
+            waits_for_others: None,
             seen_at: shared.now.at,
             looked: Millis::MIN / 2,
             sweep: true,
@@ -316,6 +319,20 @@ impl GangRt {
         self.children.insert((kind, key.name), ChildSeen::of(meta, &self.uid));
         self.look_at_children = true;
         shared.dirty_gangs.insert(self.key.clone());
+    }
+
+    /// What a plan takes of each of its nodes, judged by a basis.
+    pub fn amounts(plan: &Plan, basis: &Basis) -> BTreeMap<NodeName, Resources> {
+        let mut amounts: BTreeMap<NodeName, Resources> = BTreeMap::new();
+        for unit in plan.units.iter().map(|unit| &unit.placed) {
+            let class = basis.classes().iter().find(|class| Some(&class.name) == unit.class.as_ref());
+            let role = basis.roles().iter().find(|role| role.name == unit.id.role);
+            let pod = role.map(|role| role.pod_requests(class)).unwrap_or_default();
+            for node in &unit.nodes {
+                amounts.entry(node.clone()).or_default().add(&pod);
+            }
+        }
+        amounts
     }
 
     /// What the plan in force takes for a pod.

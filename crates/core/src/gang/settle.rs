@@ -1,14 +1,14 @@
 //! One gang, one step: what should its status be; if it is that, what is to be done.
 
 use muster_api::labels;
-use muster_lifecycle::gang::{Facts, Next, Stage, Trouble};
-use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Role, Slot, resources};
+use muster_lifecycle::gang::{Facts, Move, Next, Stage, Trouble};
+use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Resources, Role, Slot, resources};
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::request::{inform_engine, refresh};
 use super::status::{Change, Speaks};
-use super::{GangRt, Told, Writing, pods};
+use super::{Basis, GangRt, Told, Writing, pods};
 use crate::shared::Shared;
 use crate::want::{Base, Class, Facet, Kind, Want};
 
@@ -17,6 +17,8 @@ const LOOK_EVERY: Millis = 1_000;
 /// First delay after a plan that could not be carried out; doubled up to [`LONGEST_HOLD`].
 const FIRST_HOLD: Millis = 10_000;
 const LONGEST_HOLD: Millis = 600_000;
+/// So long a plan waits for the commit of another that gives up a place of it.
+const OTHERS_LIMIT: Millis = 10_000;
 /// How old what is known of pods may be when the engine finds no node that they fit.
 const SHAPE_KEPT: Millis = 300_000;
 
@@ -140,7 +142,14 @@ fn change(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
     });
     let facts = Facts { unsound: unsound.as_ref(), cannot: &cannot, reshaped };
     match rt.life.next(&rt.terms, &facts, &shared.config.patience, now) {
-        Next::Commit(what) => rt.commits(what, now),
+        Next::Commit(what) => {
+            if let Move::Put(decided) = &what
+                && waits_for_others(shared, rt, &decided.plan)
+            {
+                return None;
+            }
+            rt.commits(what, now)
+        }
         Next::Refused(reason) => match rt.refused(&reason, now) {
             Speaks::Now(change) => Some(*change),
             Speaks::Later(at) => {
@@ -158,6 +167,32 @@ fn change(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
         }
         Next::Rest => None,
     }
+}
+
+/// Whether a plan must wait until another gang's plan, which gives up a place of it, is committed: were it written first
+/// and the other never, one place would be promised twice. A decision that waits in vain is made anew.
+fn waits_for_others(shared: &mut Shared, rt: &mut GangRt, plan: &Plan) -> bool {
+    let now = shared.now.at;
+    let basis = match rt.life.holding() {
+        Some(_) => rt.in_force(),
+        None => rt.request.as_ref().map(Basis::of).map_err(Clone::clone),
+    };
+    let amounts = basis.map(|basis| GangRt::amounts(plan, &basis)).unwrap_or_default();
+    let Some(node) = shared.still_promised(&rt.key, &amounts) else {
+        rt.waits_for_others = None;
+        return false;
+    };
+    let since = *rt.waits_for_others.get_or_insert(now);
+    if since + OTHERS_LIMIT <= now {
+        rt.waits_for_others = None;
+        rt.life.drop_decision();
+        rt.told = None;
+        shared.dirty_gangs.insert(rt.key.clone());
+    } else {
+        shared.nodes.block(&rt.key, &node);
+        shared.wake_gang(&rt.key, since + OTHERS_LIMIT);
+    }
+    true
 }
 
 /// How far the pods have come, if it is time to say so. How far ten thousand pods have come is not worked out for each of
@@ -251,16 +286,24 @@ pub fn fail(rt: &mut GangRt, now: Millis, reason: Reason) {
 
 /// Keeps the index from nodes to gangs in step with a gang's committed plan.
 pub fn index_nodes(shared: &mut Shared, rt: &mut GangRt) {
-    let planned = match rt.life.stage() {
-        Stage::Waiting(_) => BTreeSet::new(),
-        _ => rt
-            .life
-            .slots()
-            .map(|slots| slots.iter().map(|pod| pod.node.clone()).collect())
-            .unwrap_or_default(),
+    let planned = match (rt.life.stage(), rt.life.plan()) {
+        (Stage::Holding(_), Some(plan)) => {
+            rt.in_force().map(|basis| GangRt::amounts(plan, &basis)).unwrap_or_default()
+        }
+        (Stage::Ended(slots) | Stage::Leaving(slots), _) => {
+            slots.iter().map(|pod| (pod.node.clone(), Resources::default())).collect()
+        }
+        _ => BTreeMap::new(),
     };
     let before = std::mem::replace(&mut rt.work.nodes, planned);
+    if before == rt.work.nodes {
+        return;
+    }
     shared.nodes.index(&rt.key, &before, &rt.work.nodes);
+    for node in before.keys() {
+        // Others may wait for what it gave up.
+        shared.room_on(node);
+    }
 }
 
 /// The class of requests that a status belongs to.
@@ -275,7 +318,7 @@ pub fn class_of(urgent: bool, recovers: bool) -> Class {
 /// The gang is gone: nobody counts on it.
 pub fn forget(shared: &mut Shared, rt: &mut GangRt) {
     let nodes = std::mem::take(&mut rt.work.nodes);
-    shared.nodes.index(&rt.key, &nodes, &BTreeSet::new());
+    shared.nodes.index(&rt.key, &nodes, &BTreeMap::new());
     for node in rt.life.holding().into_iter().flat_map(|holding| holding.blocked.keys()) {
         shared.nodes.unblock(&rt.key, node);
     }
