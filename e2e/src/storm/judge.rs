@@ -137,12 +137,18 @@ impl Judge {
         }
         if new.plan != old.plan && !new.plan.is_empty() && new.holds() {
             self.plans_changed = true;
-            self.promised(&id, &new);
+            self.promised(&id, &old, &new);
         }
     }
 
     /// I1 when a plan is committed: what others were promised and what they have not left is not in it.
-    fn promised(&mut self, id: &str, gang: &GangSeen) {
+    /// Where it was promised as much before, it only stays: its new pods wait until old ones have left.
+    fn promised(&mut self, id: &str, before: &GangSeen, gang: &GangSeen) {
+        let held = |node: &str| {
+            let entries = before.plan.values().filter(|entry| entry.node == node).map(|entry| entry.gpus);
+            let spares = before.spares.iter().filter(|(at, _)| *at == node).map(|(_, gpus)| *gpus);
+            entries.sum::<u64>() + spares.sum::<u64>()
+        };
         let mut used: BTreeMap<&str, Vec<(u64, String)>> = BTreeMap::new();
         for entry in gang.plan.values() {
             let own = (entry.gpus, "this plan".to_owned());
@@ -151,6 +157,7 @@ impl Judge {
         for (node, gpus) in &gang.spares {
             used.entry(node).or_default().push((*gpus, "its spares".to_owned()));
         }
+        used.retain(|node, users| users.iter().map(|(gpus, _)| gpus).sum::<u64>() > held(node));
         let nodes: BTreeSet<String> = used.keys().map(|node| (*node).to_owned()).collect();
         // The outcome of a gang of which the deciding pod has succeeded is known, if not yet written.
         let others = self

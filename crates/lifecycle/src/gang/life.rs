@@ -454,7 +454,10 @@ impl Life {
         }
         // All of it on the clock that never jumps: what the status says of the past is brought there.
         let ahead = now.wall.saturating_sub(now.at);
-        let shift = |spent: &Spent| Spent { at: spent.at.saturating_sub(ahead), ..*spent };
+        // What seems to lie in the future was written before the wall clock was set back: the last restart made the plan.
+        let since = holding.since;
+        let past = |at: Millis| if at > now.at { since } else { at };
+        let shift = |spent: &Spent| Spent { at: past(spent.at.saturating_sub(ahead)), ..*spent };
         let restarts: Vec<Spent> = self.committed.restarts.iter().map(shift).collect();
         let gone: BTreeSet<&UnitId> = lost.iter().map(|pod| &pod.unit).collect();
         let stays = |slot: &Slot| !terms.whole && !gone.contains(&slot.unit);
