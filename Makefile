@@ -53,6 +53,10 @@ e2e: need-kubeconfig build ## The end-to-end suite on the cluster of KUBECONFIG=
 e2e-kind: need-cargo ## The end-to-end suite on a kind cluster that is made for it (needs Docker, kind, kubectl)
 	e2e/kind/run.sh make e2e ARGS="$(ARGS)"
 
+.PHONY: storm
+storm: need-cargo ## Random storms over the operator in virtual time: SEEDS=10000 FIRST=0; what fails is printed as a trace, made small
+	cargo run --release -p muster-e2e --bin storm -- --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0) $(ARGS)
+
 .PHONY: bench
 bench: need-go build ## Pods placed per second as a share of what the API server can create, and writes per pod
 	cargo build --release -p muster-e2e -p muster-operator --bin bench --bin muster

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::judge::{Asked, Cause};
+use super::seen::owner;
 use super::sim::Sim;
 use super::tamper::Verdict;
 use super::trace::Break;
@@ -139,21 +140,19 @@ impl Gate {
         if trips == Some(false) {
             self.die().await;
         }
-        let write = asked.parts.method != Method::GET;
         let kind = asked.stream();
-        let fate = self.sim.weather().fate(self.sim.millis(), write, kind.is_some());
+        let fate = self.sim.weather().fate(self.sim.millis(), &asked.parts.method, kind.is_some());
         if let Some(how) = fate.how {
             self.sim.count(name_of(how));
         }
+        let planned = self.planned(&asked);
+        tokio::time::sleep(Duration::from_millis(fate.latency)).await;
         let answer = match fate.how {
             Some(Break::TooMany) => return self.refuse(&asked, 429, "TooManyRequests"),
             Some(Break::Internal) => return self.refuse(&asked, 500, "InternalError"),
             Some(Break::Unavailable) => return self.refuse(&asked, 503, "ServiceUnavailable"),
             Some(Break::Conflict) => return self.refuse(&asked, 409, "Conflict"),
-            Some(Break::Unreachable) => {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                return Err(broken());
-            }
+            Some(Break::Unreachable) => return Err(broken()),
             Some(Break::Late) => {
                 let gate = self.clone();
                 let late = tokio::spawn(async move {
@@ -162,7 +161,11 @@ impl Gate {
                 });
                 late.await??
             }
-            _ => self.perform(&mut asked, false).await?,
+            _ => {
+                // What it was decided on changed while it was on its way: as late as if it had waited.
+                let late = planned != self.planned(&asked);
+                self.perform(&mut asked, late).await?
+            }
         };
         if trips == Some(true) {
             self.die().await;
@@ -178,6 +181,17 @@ impl Gate {
             Some(kind) => self.lagging(answer, kind),
             None => answer,
         })
+    }
+
+    /// The generation of the plan in force for which a pod is created.
+    fn planned(&self, asked: &One) -> Option<u64> {
+        if asked.parts.method != Method::POST || !asked.parts.uri.path().ends_with("/pods") {
+            return None;
+        }
+        let pod: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
+        let gang = owner(&pod, "Gang")?;
+        let judge = self.sim.judge();
+        judge.gangs.get(&gang).filter(|gang| gang.holds()).map(|gang| gang.generation)
     }
 
     /// The server does it, whatever becomes of the answer.

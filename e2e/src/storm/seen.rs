@@ -35,6 +35,8 @@ pub struct GangSeen {
     pub plan: BTreeMap<Place, Entry>,
     /// Accelerators held as spares, by node.
     pub spares: BTreeMap<String, u64>,
+    /// `status.plan.generation`.
+    pub generation: u64,
     /// `status.restarts`, each as text.
     pub restarts: BTreeSet<String>,
     /// `status.restartsTotal`.
@@ -53,6 +55,7 @@ impl GangSeen {
             key: key(gang),
             leaving: !gang["metadata"]["deletionTimestamp"].is_null(),
             phase: text(&status["phase"]),
+            generation: status["plan"]["generation"].as_u64().unwrap_or(0),
             restarts: status["restarts"].as_array().into_iter().flatten().map(Value::to_string).collect(),
             total: status["restartsTotal"].as_i64().unwrap_or(0),
             epoch: status["epoch"].as_i64().unwrap_or(0),

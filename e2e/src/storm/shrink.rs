@@ -5,10 +5,12 @@ use super::{Outcome, Tuning, run};
 
 /// Runs that shrinking may take.
 const MOST_RUNS: usize = 400;
+/// Requests that all these runs together may take: one that runs wild takes as many as ten thousands that do not.
+const MOST_REQUESTS: u64 = 1_500_000;
 
 /// The smallest trace found that fails with the same kind of fault, and what it says.
 pub fn shrink(trace: &Trace, kind: &str, tuning: Tuning) -> (Trace, Outcome) {
-    let mut search = Search { kind, tuning, runs: 0, best: trace.clone() };
+    let mut search = Search { kind, tuning, runs: 0, requests: 0, best: trace.clone() };
     search.steps();
     search.numbers();
     search.steps();
@@ -20,17 +22,20 @@ struct Search<'a> {
     kind: &'a str,
     tuning: Tuning,
     runs: usize,
+    requests: u64,
     best: Trace,
 }
 
 impl Search<'_> {
     /// Takes a smaller trace if it fails the same way.
     fn try_out(&mut self, trace: Trace) -> bool {
-        if self.runs >= MOST_RUNS || trace == self.best {
+        if self.runs >= MOST_RUNS || self.requests >= MOST_REQUESTS || trace == self.best {
             return false;
         }
         self.runs += 1;
-        let fails = run(&trace, self.tuning).faults.iter().any(|fault| fault.kind == self.kind);
+        let outcome = run(&trace, self.tuning);
+        self.requests += outcome.requests;
+        let fails = outcome.faults.iter().any(|fault| fault.kind == self.kind);
         if fails {
             self.best = trace;
         }

@@ -1,5 +1,7 @@
 //! What breaks between the operators and the server, and for how long.
 
+use http::Method;
+
 use super::rng::{Rng, mix};
 use super::trace::Break;
 
@@ -10,6 +12,8 @@ pub struct Fate {
     pub how: Option<Break>,
     /// Milliseconds that a delay lasts.
     pub delay: u64,
+    /// Milliseconds that it takes in fine weather: connections overtake each other by them.
+    pub latency: u64,
 }
 
 /// A spell of one kind of fault.
@@ -31,6 +35,8 @@ pub struct Weather {
     requests: u64,
 }
 
+/// A request in fine weather takes at most this long.
+const LATENCY: u64 = 4;
 /// Requests wait at most this long to be done.
 const LATEST: u64 = 8_000;
 /// Answers wait at most this long.
@@ -66,26 +72,29 @@ impl Weather {
     }
 
     /// What becomes of the next request.
-    pub fn fate(&mut self, now: i64, write: bool, stream: bool) -> Fate {
+    pub fn fate(&mut self, now: i64, method: &Method, stream: bool) -> Fate {
         self.requests += 1;
+        let latency = Rng::new(self.seed ^ self.requests).between(1, LATENCY);
         if now < self.gap_until {
-            return Fate { how: Some(Break::Unreachable), delay: 0 };
+            return Fate { how: Some(Break::Unreachable), delay: 0, latency };
         }
         self.spells.retain(|spell| now < spell.until);
         for spell in &self.spells {
             let mut rng = Rng::new(spell.salt ^ self.requests);
             // A list or watch that is never answered is another matter: see the page of what storms leave out.
             let fits = match spell.how {
-                Break::Conflict | Break::Late => write,
+                Break::Late => method != Method::GET,
+                // A deletion conflicts with nothing but its precondition.
+                Break::Conflict => method != Method::GET && method != Method::DELETE,
                 Break::Silent => !stream,
                 _ => true,
             };
             if fits && rng.chance(u64::from(spell.permille)) {
                 let most = if spell.how == Break::Late { LATEST } else { SLOWEST };
-                return Fate { how: Some(spell.how), delay: rng.between(1, most) };
+                return Fate { how: Some(spell.how), delay: rng.between(1, most), latency };
             }
         }
-        Fate { how: None, delay: 0 }
+        Fate { how: None, delay: 0, latency }
     }
 
     /// By how much a watch of this kind lags now.
