@@ -324,6 +324,11 @@ pub fn join(status: &PlanStatus, chunks: &BTreeMap<String, String>) -> Result<Pl
     Ok(PlanStatus { runs: parts.runs, spares: parts.spares, chunks: Vec::new(), ..status.clone() })
 }
 
+/// Whether a part's name says what its text is: only such a part is anything to us, whoever made it.
+pub fn is_named_after(name: &str, text: &str) -> bool {
+    name.rsplit_once('-').is_some_and(|(_, short)| short.len() == 16 && hash(text).starts_with(short))
+}
+
 /// SHA-256, hexadecimal.
 fn hash(text: &str) -> String {
     use std::fmt::Write as _;

@@ -303,16 +303,15 @@ mod tests {
         let items = [job("a", "Torchrun", 80), job("b", "Torchrun", 3_000_000_000), job("c", "Newest", 80)];
         let page = page::<TrainingJob>(&list(&items)).expect("a page");
         assert_eq!((page.version.as_str(), page.next.as_deref()), ("9", Some("more")));
-        let [(_, Content::Read(_)), (b, Content::Unread(port)), (c, Content::Unread(value))] =
-            &page.items[..]
+        let [(_, Content::Read(_)), (b, Content::Unread(port)), (c, Content::Read(_))] = &page.items[..]
         else {
             panic!("{:?}", page.items)
         };
         assert_eq!((b.key.to_string(), b.uid.0.as_str(), b.version.as_str()), ("n/b".into(), "u-b", "7"));
         assert!(port.starts_with("spec.template.spec.containers[0].livenessProbe.httpGet.port: "), "{port}");
         assert!(port.contains("3000000000") && !port.contains("column"), "{port}");
+        // A word that a newer version wrote is read: what cannot be done with it, the job's status says.
         assert_eq!(c.key.name, "c");
-        assert!(value.starts_with("spec.framework: unknown variant `Newest`"), "{value}");
     }
 
     #[test]

@@ -69,6 +69,8 @@ struct Record {
     done: Option<(Arc<Want>, Millis)>,
     /// Failures in a row.
     attempts: u32,
+    /// What failed last.
+    failed: Option<Arc<Want>>,
     /// Nothing is sent before.
     due: Millis,
     /// The line that it stands in.
@@ -79,6 +81,11 @@ impl Record {
     fn idle(&self) -> bool {
         self.wanted.is_none() && self.flight.is_none() && self.done.is_none() && self.attempts == 0
     }
+}
+
+/// Whether another object is wanted, not merely the same made from another version.
+fn other_content(failed: &Want, want: &Want) -> bool {
+    matches!((failed, want), (Want::Apply(old), Want::Apply(new)) if (&old.body, &old.patch) != (&new.body, &new.patch))
 }
 
 /// The desk.
@@ -112,6 +119,10 @@ impl Desk {
         if under_way || (record.flight.is_none() && record.done.as_ref().is_some_and(fresh)) {
             self.cancel(&target);
             return under_way;
+        }
+        if record.failed.as_deref().is_some_and(|failed| other_content(failed, &want)) {
+            // It may well be what mends the failure.
+            (record.failed, record.attempts, record.due) = (None, 0, 0);
         }
         record.wanted = Some(Arc::new(want));
         self.queue(target);
@@ -149,6 +160,7 @@ impl Desk {
     pub fn forget(&mut self, target: &Target) {
         if let Some(record) = self.records.get_mut(target) {
             (record.wanted, record.done, record.attempts, record.due) = (None, None, 0, 0);
+            record.failed = None;
             self.tidy(target);
         }
     }
@@ -290,7 +302,7 @@ impl Desk {
             self.records.entry(target.clone()).or_default().done = Some((ticket.want.clone(), self.now));
         }
         if let Some(record) = self.records.get_mut(&target) {
-            record.attempts = 0;
+            (record.attempts, record.failed) = (0, None);
             self.tidy(&target);
         }
     }
@@ -325,6 +337,7 @@ impl Desk {
         let record = self.records.entry(target.clone()).or_default();
         let pause = first.saturating_mul(1 << record.attempts.min(10)).min(longest);
         record.attempts = record.attempts.saturating_add(1);
+        record.failed = Some(ticket.want.clone());
         record.due = now.saturating_add(pause).max(1);
         record.queued = None;
         let due = record.due;

@@ -18,8 +18,18 @@ impl Core {
     pub fn apply(&mut self, event: Event, now: Millis) {
         self.shared.at(now);
         match event {
-            Event::Node(Change::Set(node)) => self.set_node(&node.0),
-            Event::Node(Change::Gone(key, _)) => self.remove_node(&NodeName::from(key.name)),
+            Event::Node(Change::Set(node)) => {
+                self.shared.unreadable_nodes.remove(&NodeName::from(name_of(&node.0.metadata)));
+                self.set_node(&node.0);
+            }
+            Event::Node(Change::Gone(key, _)) => {
+                let name = NodeName::from(key.name);
+                self.shared.unreadable_nodes.remove(&name);
+                self.remove_node(&name);
+            }
+            Event::Node(Change::Unreadable { key, .. }) => {
+                self.shared.unreadable_nodes.insert(NodeName::from(key.name));
+            }
             Event::Pod(Change::Set(pod)) => self.set_pod(&pod.0),
             Event::Pod(Change::Gone(_, uid)) => self.remove_pod(&uid),
             Event::Gang(Change::Set(gang)) => {
@@ -150,7 +160,7 @@ impl Core {
         self.touch_waiting(namespace);
     }
 
-    fn touch_waiting(&mut self, namespace: Option<&str>) {
+    pub(crate) fn touch_waiting(&mut self, namespace: Option<&str>) {
         let waiting = self.gangs.values_mut().filter(|rt| {
             rt.life.waiting().is_some() && namespace.is_none_or(|namespace| rt.key.namespace == namespace)
         });
@@ -292,7 +302,7 @@ impl Core {
             && let Some(mut rt) = self.gangs.remove(key)
         {
             shared.creating.remove(key);
-            shared.uncreated.remove(key);
+            shared.set_uncreated(key, None);
             gang::forget(shared, &mut rt);
             shared.index_owner(key, rt.owner.as_ref(), None);
             shared.touch_owner(&rt);
@@ -352,7 +362,12 @@ impl Core {
             !children.is_empty()
         });
         let gang = shared.child_of.remove(&name);
-        if let Some(rt) = gang.and_then(|gang| self.gangs.get_mut(&gang)) {
+        let rt = gang.and_then(|gang| self.gangs.get_mut(&gang));
+        // The text of a part that the plan in force needs stays: the part is made again.
+        if kind == Kind::Part && !rt.as_ref().is_some_and(|rt| rt.names_part(&key.name)) {
+            shared.parts.remove(&key.name);
+        }
+        if let Some(rt) = rt {
             rt.children.remove(&(kind, key.name.clone()));
             rt.look_at_children = true;
             shared.dirty_gangs.insert(rt.key.clone());

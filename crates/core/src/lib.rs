@@ -122,10 +122,7 @@ impl Core {
     /// Goes as far as it can without the server's answers.
     pub fn advance(&mut self, now: Millis) {
         self.shared.at(now);
-        while let Some((at, _)) = self.shared.wakes.first()
-            && *at <= now
-            && let Some((_, wake)) = self.shared.wakes.pop_first()
-        {
+        while let Some(wake) = self.shared.wakes.due(now) {
             self.wake(wake);
         }
         self.judge_nodes();
@@ -143,6 +140,9 @@ impl Core {
     }
 
     fn settle_gangs(&mut self) {
+        for namespace in std::mem::take(&mut self.shared.quota_moved) {
+            self.touch_waiting(Some(&namespace));
+        }
         for key in std::mem::take(&mut self.shared.dirty_gangs) {
             let unreadable = self.shared.unreadable.contains_key(&(want::Kind::Gang, key.clone()));
             if let Some(rt) = self.gangs.get_mut(&key).filter(|_| !unreadable) {
@@ -185,7 +185,7 @@ impl Core {
         self.shared.counters.decisions += decisions.len() as u64;
         if decisions.len() == BATCH {
             // More may wait: come back at once.
-            self.shared.wakes.insert((now, Wake::Turn));
+            self.shared.wakes.insert(now, Wake::Turn);
         }
         for decision in decisions {
             let (Decision::Place { key, uid, .. } | Decision::Refuse { key, uid, .. }) = &decision;
@@ -213,8 +213,7 @@ impl Core {
         if !shared.dirty_gangs.is_empty() || !shared.dirty_workloads.is_empty() {
             return Some(shared.now.at);
         }
-        let wake = shared.wakes.first().map(|(at, _)| *at);
-        [wake, shared.desk.next_due(), shared.nodes.next()].into_iter().flatten().min()
+        [shared.wakes.next(), shared.desk.next_due(), shared.nodes.next()].into_iter().flatten().min()
     }
 
     /// Whether there is nothing to do until something happens.

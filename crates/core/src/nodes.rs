@@ -93,8 +93,13 @@ impl Nodes {
         }
     }
 
+    /// What a gang's committed plan promises it of a node.
+    fn promised_to(&self, gang: &ObjectKey, node: &NodeName) -> Resources {
+        self.records.get(node).and_then(|rt| rt.gangs.get(gang)).cloned().unwrap_or_default()
+    }
+
     /// What committed plans of other gangs promise of a node.
-    fn promised_beside(&self, gang: &ObjectKey, node: &NodeName) -> Resources {
+    pub fn promised_beside(&self, gang: &ObjectKey, node: &NodeName) -> Resources {
         let mut sum = Resources::default();
         let others = self.records.get(node).into_iter().flat_map(|rt| &rt.gangs);
         for (_, amount) in others.filter(|(other, _)| *other != gang) {
@@ -177,7 +182,10 @@ impl Shared {
     ) -> Option<NodeName> {
         let short = |(node, amount): &(&NodeName, &Resources)| {
             let beside = self.nodes.promised_beside(gang, node);
-            if beside.0.is_empty() {
+            let own = self.nodes.promised_to(gang, node);
+            let more = amount.0.iter().any(|(resource, amount)| *amount > own.get(resource));
+            if beside.0.is_empty() || !more {
+                // Alone there, or it only stays.
                 return false;
             }
             let mut all = beside;

@@ -109,7 +109,10 @@ impl Core {
     fn gang_read(&mut self, ticket: &Ticket, key: &ObjectKey, outcome: Outcome) {
         let now = self.shared.now.at;
         match outcome {
-            Outcome::Gang(object) => {
+            Outcome::Gang(object)
+                if self.gangs.get(key).is_some_and(|rt| rt.uid == crate::uid_of(&object.metadata)) =>
+            {
+                self.shared.desk.succeed(ticket, false);
                 let version = object.metadata.resource_version.clone().unwrap_or_default();
                 self.set_gang(*object);
                 let Some(rt) = self.gangs.get_mut(key) else { return };
@@ -126,7 +129,9 @@ impl Core {
                 }
                 self.shared.dirty_gangs.insert(key.clone());
             }
-            Outcome::Gone => {
+            // Or another of the name is there.
+            Outcome::Gone | Outcome::Gang(_) => {
+                self.shared.desk.forget(&ticket.want.target());
                 if let Some(rt) = self.gangs.get_mut(key) {
                     rt.writing = None;
                     rt.drop_decision();
@@ -248,6 +253,8 @@ impl Core {
         let shared = &mut self.shared;
         match outcome {
             Outcome::Done { .. } | Outcome::Gone => shared.desk.succeed(ticket, true),
+            // Another of the name is there: the one that was to go is gone.
+            Outcome::Conflict => shared.desk.forget(&ticket.want.target()),
             outcome => {
                 if let Outcome::Refused(message) = outcome {
                     tracing::warn!(object = %key, %message, "it cannot be deleted; trying again");
@@ -291,16 +298,10 @@ impl Core {
 fn not_created(shared: &mut Shared, rt: &mut GangRt, slot: &Slot, pod: &ObjectKey, outcome: Outcome) {
     let now = shared.now.at;
     match outcome {
-        Outcome::Exists(facts) => {
-            let facts = *facts;
-            if rt.slot_of(&facts).as_ref() == Some(slot) {
-                rt.life.observe(slot, &gang::sight(&facts), now);
-                shared.cluster.set_pod(facts);
-            } else {
-                rt.life.broken(Reason::PodRefused {
-                    message: format!("a pod named {} that is not this gang's exists already", pod.name),
-                });
-            }
+        // Our own is shown by the watch: taken from an answer, it could be older than what the watch has told already.
+        Outcome::Exists(facts) if rt.slot_of(&facts).as_ref() != Some(slot) => {
+            let message = format!("a pod named {} that is not this gang's exists already", pod.name);
+            rt.life.broken(Reason::PodRefused { message });
         }
         Outcome::Refused(message) => {
             rt.life.broken(Reason::PodRefused { message });
@@ -309,6 +310,7 @@ fn not_created(shared: &mut Shared, rt: &mut GangRt, slot: &Slot, pod: &ObjectKe
         outcome => {
             let message = match outcome {
                 Outcome::Transient(message) => message,
+                Outcome::Exists(_) => "it exists already".to_owned(),
                 other => format!("{other:?}"),
             };
             tracing::debug!(pod = %pod, %message, "a pod could not be created; trying again");

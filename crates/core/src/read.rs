@@ -17,7 +17,8 @@ use muster_model::GangState;
 
 /// Name and text of a part of a large plan.
 pub fn plan_part(part: GangPlan) -> Option<(String, String)> {
-    Some((part.metadata.name?, part.spec.text))
+    let (name, text) = (part.metadata.name?, part.spec.text);
+    muster_api::plan_codec::is_named_after(&name, &text).then_some((name, text))
 }
 
 /// What the engine is told of a gang by an operator that has just begun; `None` of one that holds nothing and asks for

@@ -139,7 +139,9 @@ impl Core {
             Kind::Queue => self.reports.queues.look(now),
             _ => None,
         };
-        self.shared.wakes.extend(due.map(|due| (due, Wake::Report(kind))));
+        if let Some(due) = due {
+            self.shared.wakes.insert(due, Wake::Report(kind));
+        }
     }
 
     /// Writes those statuses of a kind that say something else.

@@ -86,6 +86,11 @@ impl Shapes {
 impl GangRt {
     /// What stands for what the API server is asked about a role's pods.
     pub fn shape_of(&self, role: &RoleSpec) -> String {
+        self.shapes.get(&role.name).cloned().unwrap_or_else(|| self.compute_shape(role))
+    }
+
+    /// As [`Self::shape_of`], from the template.
+    pub fn compute_shape(&self, role: &RoleSpec) -> String {
         let class = self.request.as_ref().ok().and_then(|request| request.classes.first());
         let mut template = serde_json::to_value(&role.template).unwrap_or_default();
         for list in ["containers", "initContainers"] {

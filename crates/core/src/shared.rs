@@ -4,7 +4,7 @@ use kube::api::ObjectMeta;
 use muster_cluster::Cluster;
 use muster_lifecycle::Now;
 use muster_lifecycle::gang::Pause;
-use muster_model::{Millis, ObjectKey, Resources, Slot, Uid};
+use muster_model::{Millis, NodeName, ObjectKey, Resources, Slot, Uid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::desk::Desk;
@@ -25,6 +25,45 @@ pub enum Wake {
     Report(Kind),
     /// Nothing in particular: one more turn.
     Turn,
+}
+
+/// What is to be looked at, and when: each subject once, at the earliest time. Whoever is looked at says anew when to look
+/// again, so later times are not kept; kept, they would breed.
+#[derive(Debug, Default)]
+pub struct Calendar {
+    by_time: BTreeSet<(Millis, Wake)>,
+    times: BTreeMap<Wake, Millis>,
+}
+
+impl Calendar {
+    /// Looks at a subject at a time, or earlier if that was to be.
+    pub fn insert(&mut self, at: Millis, wake: Wake) {
+        match self.times.get(&wake).copied() {
+            Some(earlier) if earlier <= at => return,
+            Some(later) => {
+                self.by_time.remove(&(later, wake.clone()));
+            }
+            None => {}
+        }
+        self.times.insert(wake.clone(), at);
+        self.by_time.insert((at, wake));
+    }
+
+    /// The next time.
+    pub fn next(&self) -> Option<Millis> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    /// Takes what is due.
+    pub fn due(&mut self, now: Millis) -> Option<Wake> {
+        let (at, _) = self.by_time.first()?;
+        if *at > now {
+            return None;
+        }
+        let (_, wake) = self.by_time.pop_first()?;
+        self.times.remove(&wake);
+        Some(wake)
+    }
 }
 
 /// What all gangs and workloads use.
@@ -52,7 +91,7 @@ pub struct Shared {
     /// What is wanted of the API server.
     pub desk: Desk,
     /// The calendar.
-    pub wakes: BTreeSet<(Millis, Wake)>,
+    pub wakes: Calendar,
     /// Gangs to look at in this turn.
     pub dirty_gangs: BTreeSet<ObjectKey>,
     /// Workloads to look at in this turn.
@@ -73,10 +112,14 @@ pub struct Shared {
     pub strays: BTreeMap<Uid, BTreeMap<(Kind, ObjectKey), ObjectMeta>>,
     /// The gang of each Service and ConfigMap.
     pub child_of: BTreeMap<(Kind, ObjectKey), ObjectKey>,
+    /// Nodes that the types cannot read: they are there all the same.
+    pub unreadable_nodes: BTreeSet<NodeName>,
     /// Gangs and jobs that the types cannot read: their UID, and why.
     pub unreadable: BTreeMap<(Kind, ObjectKey), (Uid, String)>,
     /// What pods of a plan request that are not created yet: the server's quotas do not count them.
     pub uncreated: BTreeMap<ObjectKey, Resources>,
+    /// Namespaces in which pods that were planned are created, or will not be: their quotas leave something else.
+    pub quota_moved: BTreeSet<String>,
     /// Whether nodes changed since the world looked at them.
     pub nodes_changed: bool,
     /// Counters for metrics.
@@ -100,7 +143,7 @@ impl Shared {
             world: World::default(),
             shapes: Shapes::default(),
             parts: BTreeMap::new(),
-            wakes: BTreeSet::new(),
+            wakes: Calendar::default(),
             dirty_gangs: BTreeSet::new(),
             dirty_workloads: BTreeSet::new(),
             creating: BTreeMap::new(),
@@ -111,8 +154,10 @@ impl Shared {
             makes: BTreeMap::new(),
             strays: BTreeMap::new(),
             child_of: BTreeMap::new(),
+            unreadable_nodes: BTreeSet::new(),
             unreadable: BTreeMap::new(),
             uncreated: BTreeMap::new(),
+            quota_moved: BTreeSet::new(),
             nodes_changed: true,
             counters: Counters::default(),
             warned: BTreeSet::new(),
@@ -132,12 +177,12 @@ impl Shared {
 
     /// Looks at a gang again at a time.
     pub fn wake_gang(&mut self, key: &ObjectKey, at: Millis) {
-        self.wakes.insert((at, Wake::Gang(key.clone())));
+        self.wakes.insert(at, Wake::Gang(key.clone()));
     }
 
     /// Looks at a workload again at a time.
     pub fn wake_workload(&mut self, uid: &Uid, at: Millis) {
-        self.wakes.insert((at, Wake::Workload(uid.clone())));
+        self.wakes.insert(at, Wake::Workload(uid.clone()));
     }
 
     /// The workload that controls a gang is to look at it.
@@ -206,6 +251,17 @@ impl Shared {
         match &rt.owner {
             Some(owner) => self.tell(owner.kind, &owner.key, &owner.uid, reason, message, warning),
             None => self.tell(Kind::Gang, &rt.key, &rt.uid, reason, message, warning),
+        }
+    }
+
+    /// What a gang has planned and not created.
+    pub fn set_uncreated(&mut self, gang: &ObjectKey, amount: Option<Resources>) {
+        let before = match amount {
+            Some(amount) => self.uncreated.insert(gang.clone(), amount),
+            None => self.uncreated.remove(gang),
+        };
+        if before.is_some() && self.world.has_quotas(&gang.namespace) {
+            self.quota_moved.insert(gang.namespace.clone());
         }
     }
 

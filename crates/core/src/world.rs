@@ -280,6 +280,11 @@ impl World {
         })
     }
 
+    /// Whether a namespace has quotas.
+    pub fn has_quotas(&self, namespace: &str) -> bool {
+        self.quotas.contains_key(namespace)
+    }
+
     /// Lowers what an elastic gang asks for to what the namespace's quotas leave, given what others there have planned and
     /// not created; returns the first quota that has no room for its minimum.
     pub fn fit_into_quotas(&self, gang: &mut Gang, beside: &Resources) -> Option<Reason> {

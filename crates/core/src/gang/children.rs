@@ -8,7 +8,8 @@
 //! generation: each pod mounts its own plan's, and no kubelet's cache matters.
 
 use kube::core::ObjectMeta;
-use muster_api::{labels, names};
+use muster_api::plan_codec::Chunk;
+use muster_api::{gang_plan, labels, names};
 use muster_lifecycle::gang::Stage;
 use muster_model::{ObjectKey, Uid, UnitId};
 use serde_json::{Value, json};
@@ -177,7 +178,30 @@ fn wanted(rt: &GangRt) -> Vec<Wanted> {
 /// is deleted.
 pub fn keep(shared: &mut Shared, rt: &GangRt) {
     met(shared, rt);
+    keep_parts(shared, rt);
     clear(shared, rt);
+}
+
+/// Parts of the plan in force that somebody deleted are made again: without them the next leader could not read it.
+fn keep_parts(shared: &mut Shared, rt: &GangRt) {
+    if rt.writing.is_some() {
+        return;
+    }
+    for part in rt.status.plan.iter().flat_map(|plan| &plan.chunks) {
+        if rt.children.contains_key(&(Kind::Part, part.name.clone())) {
+            continue;
+        }
+        let Some(text) = shared.parts.get(&part.name) else { continue };
+        let chunk = Chunk { name: part.name.clone(), text: text.clone() };
+        shared.desk.want(Want::Apply(Box::new(Child {
+            kind: Kind::Part,
+            key: ObjectKey::new(rt.key.namespace.clone(), chunk.name.clone()),
+            owner: rt.uid.clone(),
+            base: None,
+            body: gang_plan::object(&rt.object, &chunk),
+            patch: Value::Array(Vec::new()),
+        })));
+    }
 }
 
 /// Deletes hostfiles that no pod of the plan in force mounts, and parts of plans that the status does not name.

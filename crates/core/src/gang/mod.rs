@@ -43,6 +43,8 @@ pub struct Told {
     generation: u64,
     lost: BTreeSet<UnitId>,
     avoid: Vec<NodeName>,
+    /// Counts what was asked of the engine for a new plan.
+    request: u64,
 }
 
 impl Told {
@@ -148,8 +150,16 @@ pub struct GangRt {
     pub life: Life,
     /// The gang as the engine would want it for a new plan, state aside; or why it cannot be placed at all.
     pub request: Result<Gang, Reason>,
+    /// The same before it was fitted into the namespace's quotas.
+    pub unfitted: Result<Gang, Reason>,
+    /// Counts the changes of the request.
+    request_version: u64,
     /// What the request is made from has changed.
     pub request_stale: bool,
+    /// The shapes of its roles' pods, as of the request.
+    pub shapes: BTreeMap<String, String>,
+    /// When its end was first seen, in this term.
+    pub ended_at: Option<Millis>,
     /// What the plan in force was made from: it is judged by that, whatever became of the cluster's other objects since.
     pub basis: Option<Arc<Basis>>,
     /// What the engine was told last.
@@ -198,7 +208,11 @@ impl GangRt {
             terms: facts::terms(&object.spec),
             life: Life::new(Committed::default(), shared.now.at),
             request: Err(Reason::NotFound { states: 0 }),
+            unfitted: Err(Reason::NotFound { states: 0 }),
+            request_version: 0,
             request_stale: true,
+            shapes: BTreeMap::new(),
+            ended_at: None,
             basis: None,
             told: None,
             writing: None,
@@ -237,6 +251,8 @@ impl GangRt {
             self.told = None;
             self.request_stale = true;
             self.terms = facts::terms(&object.spec);
+            // What was decided was decided for another specification.
+            self.life.drop_decision();
         }
         self.owner = Owner::of(&object);
         self.object = object;
@@ -282,6 +298,9 @@ impl GangRt {
 
     /// Takes in a pod. Returns whether anything follows from it: of a pod that merely begins, only the last matters.
     pub fn see_pod(&mut self, pod: &PodFacts, now: Millis) -> bool {
+        if !self.owns(pod) {
+            return false;
+        }
         let tally = |life: &Life| life.slots().map(muster_lifecycle::gang::Slots::tally).unwrap_or_default();
         let before = tally(&self.life);
         let planned = match self.slot_of(pod) {
@@ -342,6 +361,22 @@ impl GangRt {
         let basis = self.in_force().ok()?;
         let role = basis.roles().iter().find(|role| role.name == slot.unit.role)?;
         Some(role.pod_requests(basis.classes().iter().find(|known| Some(&known.name) == class)))
+    }
+
+    /// What is asked of the engine for a new plan.
+    pub fn set_request(&mut self, request: Result<Gang, Reason>) {
+        if self.request != request {
+            self.request = request;
+            self.request_version += 1;
+        }
+    }
+
+    /// Whether its plan, in force or being written, has a part of this name.
+    pub fn names_part(&self, name: &str) -> bool {
+        let written = self.writing.as_ref().map(|writing| &writing.change.status);
+        let plans =
+            [Some(&self.status), written].into_iter().flatten().filter_map(|status| status.plan.as_ref());
+        plans.flat_map(|plan| &plan.chunks).any(|part| part.name == name)
     }
 
     /// All of its pods are looked at again.

@@ -48,7 +48,7 @@ fn note_uncreated(shared: &mut Shared, rt: &GangRt) {
         tally.missing + tally.asked
     });
     if open == 0 {
-        shared.uncreated.remove(&rt.key);
+        shared.set_uncreated(&rt.key, None);
         return;
     }
     let Ok(basis) = rt.in_force() else { return };
@@ -61,7 +61,9 @@ fn note_uncreated(shared: &mut Shared, rt: &GangRt) {
         });
         sum.add(&role.pod_requests(basis.classes().first()).times(missing.count() as i64));
     }
-    shared.uncreated.insert(rt.key.clone(), sum);
+    if shared.uncreated.get(&rt.key) != Some(&sum) {
+        shared.set_uncreated(&rt.key, Some(sum));
+    }
 }
 
 /// Lines up the pods that are missing, once nothing stands against it.
@@ -92,10 +94,11 @@ fn begin_to_create(shared: &mut Shared, rt: &mut GangRt) {
 /// A gang that has ended: its result is committed, so its pods need not be kept for it. Those that still run leave after
 /// a while (at once when it failed); those that ended stay for their logs until the gang goes.
 fn after_end(shared: &mut Shared, rt: &mut GangRt) {
+    let seen = *rt.ended_at.get_or_insert(shared.now.at);
     let ended = rt.status.finished_at.as_ref().map(|time| shared.when(time.0.as_millisecond()));
     let patience = if rt.phase() == muster_api::GangPhase::Failed { 0 } else { shared.config.drain };
     // A wall clock that was set back must not keep the pods.
-    let at = ended.unwrap_or(shared.now.at).min(shared.now.at) + patience;
+    let at = ended.unwrap_or(seen).min(seen) + patience;
     let over = at <= shared.now.at;
     if !over && shared.cluster.pods_of(&rt.uid).any(|pod| !pod.terminal()) {
         shared.wake_gang(&rt.key, at);
@@ -128,7 +131,7 @@ fn sweep(shared: &mut Shared, rt: &mut GangRt, unwanted: impl Fn(&GangRt, &PodFa
 /// Whether no kubelet can be asked about a pod: its node is gone, or an administrator vouches that its containers are.
 fn nobody_at(shared: &Shared, pod: &PodFacts) -> bool {
     pod.node.as_ref().is_some_and(|node| match shared.cluster.node(node) {
-        None => true,
+        None => !shared.unreadable_nodes.contains(node),
         Some(node) => node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE),
     })
 }
@@ -161,7 +164,7 @@ fn release(shared: &mut Shared, pod: &PodFacts) {
 /// A leaving gang: its pods go, then its finalizer.
 pub fn clear_out(shared: &mut Shared, rt: &mut GangRt) {
     shared.creating.remove(&rt.key);
-    shared.uncreated.remove(&rt.key);
+    shared.set_uncreated(&rt.key, None);
     sweep(shared, rt, |_, _| true);
     let awaited = rt.life.slots().is_some_and(|slots| slots.tally().asked > 0);
     let own = shared.cluster.pods_of(&rt.uid).any(|pod| rt.owns(pod));

@@ -108,8 +108,15 @@ pub fn refresh(shared: &Shared, rt: &mut GangRt) {
         return;
     }
     let learned = |role: &str| -> Option<Learned> { shared.shapes.learned(&rt.shape_of(rt.role(role)?)) };
-    rt.request = shared.world.request(&rt.object, &learned, rt.since());
+    let request = shared.world.request(&rt.object, &learned, rt.since());
+    rt.unfitted.clone_from(&request);
+    if request.is_err() || rt.request.is_err() || rt.life.waiting().is_none() {
+        // Whoever waits has it fitted into the quotas first.
+        rt.set_request(request);
+    }
     rt.request_stale = false;
+    let roles = rt.object.spec.roles.iter();
+    rt.shapes = roles.map(|role| (role.name.clone(), rt.compute_shape(role))).collect();
 }
 
 /// Tells the engine what the gang holds and wants, if that changed.
@@ -126,7 +133,8 @@ pub fn inform_engine(shared: &mut Shared, rt: &mut GangRt, may_wait: bool) {
         }
     };
     let avoid = rt.life.memory.avoid.keys().cloned().collect();
-    let telling = Told { asks, generation, lost, avoid };
+    let request = if asks == Asks::Place { rt.request_version } else { 0 };
+    let telling = Told { asks, generation, lost, avoid, request };
     if rt.told.as_ref() == Some(&telling) {
         return;
     }

@@ -2,7 +2,9 @@
 
 use muster_api::labels;
 use muster_lifecycle::gang::{Facts, Move, Next, Stage, Trouble};
-use muster_model::{Millis, NodeName, ObjectKey, Plan, Reason, Resources, Role, Slot, resources};
+use muster_model::{
+    Millis, NodeName, ObjectKey, Plan, Reason, RecoveryStep, Resources, Role, Slot, resources,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -10,13 +12,15 @@ use super::request::{inform_engine, refresh};
 use super::status::{Change, Speaks};
 use super::{Basis, GangRt, Told, Writing, pods};
 use crate::shared::Shared;
-use crate::want::{Base, Class, Facet, Kind, Want};
+use crate::want::{Base, Class, Facet, Kind, Target, Want};
 
 /// How often at most the start of a gang's pods is looked at.
 const LOOK_EVERY: Millis = 1_000;
 /// First delay after a plan that could not be carried out; doubled up to [`LONGEST_HOLD`].
 const FIRST_HOLD: Millis = 10_000;
 const LONGEST_HOLD: Millis = 600_000;
+/// How often it is looked whether a gang's pods are still being created.
+const CREATING_PAUSE: Millis = 500;
 /// So long a plan waits for the commit of another that gives up a place of it.
 const OTHERS_LIMIT: Millis = 10_000;
 /// How old what is known of pods may be when the engine finds no node that they fit.
@@ -68,8 +72,9 @@ fn may_wait(shared: &mut Shared, rt: &mut GangRt) -> bool {
         return false;
     }
     let beside = shared.uncreated_beside(&rt.key);
-    let Ok(request) = &mut rt.request else { return false };
-    let quota = shared.world.fit_into_quotas(request, &beside);
+    let Ok(mut request) = rt.unfitted.clone() else { return false };
+    let quota = shared.world.fit_into_quotas(&mut request, &beside);
+    rt.set_request(Ok(request));
     let Some(waiting) = rt.life.waiting_mut() else { return false };
     if waiting.decided.is_some() {
         return true;
@@ -131,7 +136,9 @@ fn change(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
         let role = basis.roles().iter().find(|role| role.name == slot.unit.role)?;
         let class = basis.classes().iter().find(|class| node.allocatable.get(&class.resource) > 0);
         let class = class.or(basis.classes().first());
-        let (resource, there, needed) = node.allocatable.shortage(&role.pod_requests(class))?;
+        let mut left = node.allocatable.clone();
+        left.subtract(&shared.nodes.promised_beside(&rt.key, &node.name));
+        let (resource, there, needed) = left.shortage(&role.pod_requests(class))?;
         let (there, needed) = (resources::words(&resource, there), resources::words(&resource, needed));
         Some(format!("node {} has {there} left to give, and a pod needs {needed}", node.name))
     };
@@ -183,15 +190,19 @@ fn waits_for_others(shared: &mut Shared, rt: &mut GangRt, plan: &Plan) -> bool {
         return false;
     };
     let since = *rt.waits_for_others.get_or_insert(now);
-    if since + OTHERS_LIMIT <= now {
-        rt.waits_for_others = None;
-        rt.life.drop_decision();
-        rt.told = None;
-        shared.dirty_gangs.insert(rt.key.clone());
-    } else {
+    if since + OTHERS_LIMIT > now {
         shared.nodes.block(&rt.key, &node);
         shared.wake_gang(&rt.key, since + OTHERS_LIMIT);
+        return true;
     }
+    // They may wait for each other. One that can wait without a plan gives its own back, which ends every circle.
+    rt.waits_for_others = None;
+    if rt.life.holding().is_some() && !rt.terms.policy.ladder.contains(&RecoveryStep::Requeue) {
+        return false;
+    }
+    rt.life.give_way(Reason::NotFound { states: 0 });
+    rt.told = None;
+    shared.dirty_gangs.insert(rt.key.clone());
     true
 }
 
@@ -212,7 +223,7 @@ fn report(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
     };
     let due = rt.reported.saturating_add(every);
     if !begins && (due > now.at || shared.creating.contains_key(&rt.key)) {
-        shared.wake_gang(&rt.key, due.max(now.at + 1));
+        shared.wake_gang(&rt.key, due.max(now.at + CREATING_PAUSE));
         return None;
     }
     let change = rt.progress(trouble, now);
@@ -229,6 +240,20 @@ fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
         return;
     }
     let (want, parts) = rt.status_want(&mut change, shared.config.inline_plan);
+    for part in &parts {
+        // One of the same content that was to go stays; one that is going must be gone first.
+        let end = Target {
+            kind: Kind::Part,
+            facet: Facet::End,
+            key: ObjectKey::new(rt.key.namespace.clone(), part.name.clone()),
+        };
+        shared.desk.cancel(&end);
+        if shared.desk.flies(&end) {
+            let again = shared.now.at + CREATING_PAUSE;
+            shared.wake_gang(&rt.key, again);
+            return;
+        }
+    }
     shared.parts.extend(parts.into_iter().map(|part| (part.name, part.text)));
     if change.urgent {
         shared.creating.remove(&rt.key);
@@ -325,6 +350,9 @@ pub fn forget(shared: &mut Shared, rt: &mut GangRt) {
     for (kind, name) in rt.children.keys() {
         let key = ObjectKey::new(rt.key.namespace.clone(), name.clone());
         shared.child_of.remove(&(*kind, key));
+    }
+    for part in rt.status.plan.iter().flat_map(|plan| &plan.chunks) {
+        shared.parts.remove(&part.name);
     }
     for facet in [Facet::Object, Facet::Status, Facet::End, Facet::Read] {
         shared.desk.forget(&rt.target(facet));

@@ -85,8 +85,7 @@ pub enum Object {
 
 /// Looks at a workload and does what follows.
 pub fn settle(shared: &mut Shared, gangs: &BTreeMap<ObjectKey, GangRt>, workload: &mut dyn Workload) {
-    let have: Vec<&GangRt> =
-        shared.children.get(workload.uid()).into_iter().flatten().filter_map(|key| gangs.get(key)).collect();
+    let have = gangs_of(shared, gangs, workload);
     if workload.leaving() {
         if workload.orphans() {
             return;
@@ -104,6 +103,16 @@ pub fn settle(shared: &mut Shared, gangs: &BTreeMap<ObjectKey, GangRt>, workload
     let (wanted, problems) = workload.children(&shared.world, &have);
     want_gangs(shared, gangs, workload, &have, wanted);
     workload.reflect(shared, &have, &problems);
+}
+
+/// The gangs of a workload: those of its namespace that its UID controls. One of another namespace names a stranger's UID.
+fn gangs_of<'a>(
+    shared: &Shared,
+    gangs: &'a BTreeMap<ObjectKey, GangRt>,
+    workload: &dyn Workload,
+) -> Vec<&'a GangRt> {
+    let all = shared.children.get(workload.uid()).into_iter().flatten();
+    all.filter(|key| key.namespace == workload.key().namespace).filter_map(|key| gangs.get(key)).collect()
 }
 
 /// Asks for the gangs that are not as they should be.
@@ -297,7 +306,7 @@ impl Core {
 
     pub(crate) fn remove_workload(&mut self, kind: Kind, key: &ObjectKey, uid: &Uid) {
         let shared = &mut self.shared;
-        self.workloads.remove(uid);
+        let workload = self.workloads.remove(uid);
         shared.makes.remove(uid);
         let name = (kind, key.clone());
         if shared.workloads.get(&name) == Some(uid) {
@@ -306,9 +315,10 @@ impl Core {
         for facet in [Facet::Status, Facet::End] {
             shared.desk.forget(&Target { kind, facet, key: key.clone() });
         }
-        let children = shared.children.get(uid).cloned().unwrap_or_default();
-        for gang in children.iter().filter_map(|child| self.gangs.get(child)) {
-            gang::delete(shared, gang);
+        if let Some(workload) = workload.filter(|workload| !workload.orphans()) {
+            for gang in gangs_of(shared, &self.gangs, &*workload) {
+                gang::delete(shared, gang);
+            }
         }
         // What was still to be made for it is made for nobody.
         shared.desk.cancel_owned(Kind::Gang, uid);

@@ -375,6 +375,32 @@ impl Life {
         }
     }
 
+    /// A decision cannot be committed because others do not give up its places: as if the engine had found none.
+    pub fn give_way(&mut self, reason: Reason) {
+        match &mut self.stage {
+            Stage::Waiting(waiting) => waiting.decided = None,
+            Stage::Holding(holding) => {
+                let lost = match &holding.trouble {
+                    Trouble::Decided(decided) => match &decided.cause {
+                        Cause::Lost(lost) => Some(lost.clone()),
+                        _ => None,
+                    },
+                    _ => None,
+                };
+                holding.trouble = match lost {
+                    Some(mut lost) => {
+                        if !lost.steps.contains(&RecoveryStep::Requeue) {
+                            lost.steps.push(RecoveryStep::Requeue);
+                        }
+                        Trouble::Asks { lost, refusal: Some(reason) }
+                    }
+                    None => Trouble::None,
+                };
+            }
+            _ => {}
+        }
+    }
+
     /// What the engine should know of it. `may_wait`: nothing beyond the gang keeps it from being placed.
     pub fn asks(&self, terms: &Terms, may_wait: bool) -> Ask<'_> {
         match &self.stage {
