@@ -71,6 +71,8 @@ pub struct Cluster {
     plans: BTreeMap<Uid, PlanIndex>,
     /// What the engine was told of each pod.
     told: BTreeMap<Uid, (NodeName, Resources)>,
+    /// The same by node.
+    beyond: BTreeMap<NodeName, BTreeSet<Uid>>,
     /// Pods of which the engine was told that they keep others away.
     repelling: BTreeSet<Uid>,
     /// Pods whose creation was asked for and that were not seen yet.
@@ -259,6 +261,18 @@ impl Cluster {
         });
     }
 
+    /// What pods on a node use beyond the plans of their gangs, those of one gang aside.
+    pub fn used_beyond(&self, node: &NodeName, aside: &Uid) -> Resources {
+        let mut sum = Resources::default();
+        let others = self.beyond.get(node).into_iter().flatten();
+        let others =
+            others.filter(|uid| self.pods.get(uid).is_none_or(|pod| pod.gang.as_ref() != Some(aside)));
+        for (_, requests) in others.filter_map(|uid| self.told.get(uid)) {
+            sum.add(requests);
+        }
+        sum
+    }
+
     /// Ends [`Self::distrust`].
     pub fn trust(&mut self, node: &NodeName) {
         self.engine.apply(Event::UseGone { id: format!("distrust/{node}") });
@@ -277,7 +291,16 @@ impl Cluster {
             return;
         }
         let id = uid.0.clone();
+        if let Some((node, _)) = self.told.get(uid)
+            && let Some(there) = self.beyond.get_mut(node)
+        {
+            there.remove(uid);
+            if there.is_empty() {
+                self.beyond.remove(node);
+            }
+        }
         if let Some((node, requests)) = now {
+            self.beyond.entry(node.clone()).or_default().insert(uid.clone());
             self.told.insert(uid.clone(), (node.clone(), requests.clone()));
             self.engine.apply(Event::Use { id, node, requests });
         } else {

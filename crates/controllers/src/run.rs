@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Gangs by phase.
     pub phases: BTreeMap<String, usize>,
+    /// What keeps silent nodes from counting as lost, in words.
+    pub brakes: Vec<String>,
 }
 
 /// How the operator runs.
@@ -208,6 +210,7 @@ impl Operator {
                 self.shown.send_modify(|shown| {
                     shown.counters = core.counters().clone();
                     shown.phases = core.phases();
+                    shown.brakes = core.brakes();
                 });
             }
             // Between two looks at least a moment: what arrives together is judged together. And not too long: each turn

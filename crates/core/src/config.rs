@@ -48,7 +48,7 @@ pub struct Counters {
     pub pods_created: u64,
     /// Restarts by cause.
     pub restarts: BTreeMap<String, u64>,
-    /// Plans that the API server refused a pod of.
+    /// Plans that could not be carried out: a pod refused or not started.
     pub plans_failed: u64,
     /// Gangs over which the operator failed: faults of ours.
     pub tripped: u64,

@@ -43,6 +43,11 @@ impl fmt::Display for Problem {
     }
 }
 
+/// All that is wrong, as one sentence.
+pub fn sentence(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
 /// The numbers of a job's gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Derived {

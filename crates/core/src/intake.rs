@@ -302,7 +302,7 @@ impl Core {
             && let Some(mut rt) = self.gangs.remove(key)
         {
             shared.creating.remove(key);
-            shared.set_uncreated(key, None);
+            shared.never_created(key);
             gang::forget(shared, &mut rt);
             shared.index_owner(key, rt.owner.as_ref(), None);
             shared.touch_owner(&rt);

@@ -173,15 +173,16 @@ impl Shared {
         self.dirty_gangs.extend(waiting);
     }
 
-    /// The first node of a plan of which committed plans of other gangs still promise too much: they give it up by a
-    /// status that is on its way, and until that is there the place is theirs.
+    /// The first node of a plan of which committed plans of other gangs still promise too much, or their pods use too much:
+    /// they give it up by a status that is on its way, or have just been told to leave, and until then the place is theirs.
     pub(crate) fn still_promised(
         &self,
-        gang: &ObjectKey,
+        (gang, uid): (&ObjectKey, &Uid),
         plan: &BTreeMap<NodeName, Resources>,
     ) -> Option<NodeName> {
         let short = |(node, amount): &(&NodeName, &Resources)| {
-            let beside = self.nodes.promised_beside(gang, node);
+            let mut beside = self.nodes.promised_beside(gang, node);
+            beside.add(&self.cluster.used_beyond(node, uid));
             let own = self.nodes.promised_to(gang, node);
             let more = amount.0.iter().any(|(resource, amount)| *amount > own.get(resource));
             if beside.0.is_empty() || !more {

@@ -76,6 +76,7 @@ impl Core {
                 tracing::error!(gang = %key, %message, "the API server refuses the gang's status");
                 rt.drop_decision();
                 rt.write_after = now + REFUSED_AGAIN;
+                let message = format!("the API server refuses the gang's status: {message}");
                 rt.life.hold(now + REFUSED_AGAIN, Reason::PodRefused { message });
             }
             Outcome::Gone => {
@@ -232,7 +233,9 @@ impl Core {
             Outcome::Done { .. } => shared.desk.succeed(ticket, true),
             Outcome::Refused(message) => {
                 shared.desk.pause(ticket, now);
-                rt.life.broken(Reason::PodRefused { message: format!("{}: {message}", child.name) });
+                let kind = ticket.want.target().kind.name();
+                let message = format!("the API server refused {kind} {}: {message}", child.name);
+                rt.life.broken(Reason::PodRefused { message });
             }
             Outcome::Foreign(whose) => {
                 shared.desk.pause(ticket, now);
@@ -304,6 +307,7 @@ fn not_created(shared: &mut Shared, rt: &mut GangRt, slot: &Slot, pod: &ObjectKe
             rt.life.broken(Reason::PodRefused { message });
         }
         Outcome::Refused(message) => {
+            let message = format!("the API server refused pod {}: {message}", pod.name);
             rt.life.broken(Reason::PodRefused { message });
             shared.creating.remove(&rt.key);
         }
@@ -311,7 +315,8 @@ fn not_created(shared: &mut Shared, rt: &mut GangRt, slot: &Slot, pod: &ObjectKe
             let message = match outcome {
                 Outcome::Transient(message) => message,
                 Outcome::Exists(_) => "it exists already".to_owned(),
-                other => format!("{other:?}"),
+                Outcome::Gone => "its namespace is gone or ending".to_owned(),
+                _ => "the API server gave no usable answer".to_owned(),
             };
             tracing::debug!(pod = %pod, %message, "a pod could not be created; trying again");
             let Some(holding) = rt.life.holding_mut() else { return };

@@ -199,7 +199,10 @@ impl crate::Core {
                 None
             }
             Outcome::Probed(probe) => probe.problem.map(|reason| (reason, false)),
-            Outcome::Refused(message) => Some((Reason::PodRefused { message }, true)),
+            Outcome::Refused(message) => {
+                let message = format!("the API server refuses its pods: {message}");
+                Some((Reason::PodRefused { message }, true))
+            }
             Outcome::Gone => {
                 let message = format!("namespace {namespace:?} does not exist");
                 Some((Reason::PodRefused { message }, false))

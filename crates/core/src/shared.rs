@@ -118,7 +118,7 @@ pub struct Shared {
     pub unreadable: BTreeMap<(Kind, ObjectKey), (Uid, String)>,
     /// What pods of a plan request that are not created yet: the server's quotas do not count them.
     pub uncreated: BTreeMap<ObjectKey, Resources>,
-    /// Namespaces in which pods that were planned are created, or will not be: their quotas leave something else.
+    /// Namespaces in which pods that were planned will not be created: their quotas leave more.
     pub quota_moved: BTreeSet<String>,
     /// Whether nodes changed since the world looked at them.
     pub nodes_changed: bool,
@@ -254,13 +254,14 @@ impl Shared {
         }
     }
 
-    /// What a gang has planned and not created.
-    pub fn set_uncreated(&mut self, gang: &ObjectKey, amount: Option<Resources>) {
-        let before = match amount {
-            Some(amount) => self.uncreated.insert(gang.clone(), amount),
-            None => self.uncreated.remove(gang),
-        };
-        if before.is_some() && self.world.has_quotas(&gang.namespace) {
+    /// What a gang has planned is created, and the server's quotas count it.
+    pub fn all_created(&mut self, gang: &ObjectKey) {
+        self.uncreated.remove(gang);
+    }
+
+    /// What a gang has planned and not created will not be: its quotas leave room that no event tells of.
+    pub fn never_created(&mut self, gang: &ObjectKey) {
+        if self.uncreated.remove(gang).is_some() && self.world.has_quotas(&gang.namespace) {
             self.quota_moved.insert(gang.namespace.clone());
         }
     }

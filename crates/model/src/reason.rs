@@ -247,12 +247,8 @@ impl Reason {
                  their status says?); it is tried again with growing delays"
                     .into()
             }
-            Self::PodRefused { .. } => {
+            Self::PodRefused { .. } | Self::NotStarting { .. } => {
                 "mend what the message names; it is tried again with growing delays".into()
-            }
-            Self::NotStarting { .. } => {
-                "mend what the message names (image, Secret, ConfigMap, volume); it is tried again with growing delays"
-                    .into()
             }
             Self::ClaimNotReady { .. } => {
                 "create the claim and let it be bound; it is looked at again every few seconds".into()
@@ -327,8 +323,7 @@ impl fmt::Display for Reason {
                 write!(f, "{left} {role} {units} left, and it runs with no fewer than {min}")
             }
             Self::KubeletsRefuse { nodes, message } => write!(f, "{nodes} nodes refused its pods: {message}"),
-            Self::PodRefused { message } => write!(f, "the API server refused a pod: {message}"),
-            Self::NotStarting { message } => write!(f, "{message}"),
+            Self::PodRefused { message } | Self::NotStarting { message } => write!(f, "{message}"),
             Self::ClaimNotReady { claim, message } => {
                 write!(f, "PersistentVolumeClaim {claim:?}: {message}")
             }

@@ -104,9 +104,18 @@ pub fn text(shown: &Snapshot, views: &[View]) -> Result<String, std::fmt::Error>
         "Epoch of this leader's term, 0 without one",
         ConstGauge::new(shown.epoch.unwrap_or(0)),
     );
+    registry.register(
+        "node_brakes",
+        "Groups of nodes (the cluster, domains) of which none counts as lost for its silence now",
+        ConstGauge::new(shown.brakes.len() as i64),
+    );
     for (name, help, value) in [
         ("plans_committed", "Plans put in force in this term", counters.placed),
-        ("plans_failed", "Plans taken back because the API server refused a pod", counters.plans_failed),
+        (
+            "plans_failed",
+            "Plans taken back because they could not be carried out: a pod refused or not started",
+            counters.plans_failed,
+        ),
         ("pods_created", "Pods created in this term", counters.pods_created),
         ("decisions", "Decisions of the engine in this term", counters.decisions),
         ("faults", "Gangs over which the operator failed in this term: please report them", counters.tripped),

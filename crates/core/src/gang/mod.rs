@@ -394,6 +394,13 @@ impl GangRt {
         self.status.phase.unwrap_or_default()
     }
 
+    /// Whether its plan in force was made because it had lost something.
+    pub fn after_loss(&self) -> bool {
+        let plan = self.status.plan.as_ref().map(|plan| plan.generation);
+        let made_by_loss = self.status.restarts.last().is_some_and(|last| Some(last.generation) == plan);
+        made_by_loss || self.status.reason.as_deref() == Some("Recovering")
+    }
+
     /// Whether it has ended.
     pub fn is_final(&self) -> bool {
         self.phase().is_final()

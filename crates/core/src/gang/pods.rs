@@ -43,12 +43,13 @@ pub fn act(shared: &mut Shared, rt: &mut GangRt) {
 
 /// Pods that are planned and not created: what the server's quotas do not count yet.
 fn note_uncreated(shared: &mut Shared, rt: &GangRt) {
-    let open = rt.life.holding().map_or(0, |holding| {
-        let tally = holding.slots.tally();
-        tally.missing + tally.asked
-    });
-    if open == 0 {
-        shared.set_uncreated(&rt.key, None);
+    let Some(holding) = rt.life.holding() else {
+        shared.never_created(&rt.key);
+        return;
+    };
+    let tally = holding.slots.tally();
+    if tally.missing + tally.asked == 0 {
+        shared.all_created(&rt.key);
         return;
     }
     let Ok(basis) = rt.in_force() else { return };
@@ -61,9 +62,7 @@ fn note_uncreated(shared: &mut Shared, rt: &GangRt) {
         });
         sum.add(&role.pod_requests(basis.classes().first()).times(missing.count() as i64));
     }
-    if shared.uncreated.get(&rt.key) != Some(&sum) {
-        shared.set_uncreated(&rt.key, Some(sum));
-    }
+    shared.uncreated.insert(rt.key.clone(), sum);
 }
 
 /// Lines up the pods that are missing, once nothing stands against it.
@@ -164,7 +163,7 @@ fn release(shared: &mut Shared, pod: &PodFacts) {
 /// A leaving gang: its pods go, then its finalizer.
 pub fn clear_out(shared: &mut Shared, rt: &mut GangRt) {
     shared.creating.remove(&rt.key);
-    shared.set_uncreated(&rt.key, None);
+    shared.never_created(&rt.key);
     sweep(shared, rt, |_, _| true);
     let awaited = rt.life.slots().is_some_and(|slots| slots.tally().asked > 0);
     let own = shared.cluster.pods_of(&rt.uid).any(|pod| rt.owns(pod));

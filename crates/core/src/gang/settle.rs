@@ -185,7 +185,7 @@ fn waits_for_others(shared: &mut Shared, rt: &mut GangRt, plan: &Plan) -> bool {
         None => rt.request.as_ref().map(Basis::of).map_err(Clone::clone),
     };
     let amounts = basis.map(|basis| GangRt::amounts(plan, &basis)).unwrap_or_default();
-    let Some(node) = shared.still_promised(&rt.key, &amounts) else {
+    let Some(node) = shared.still_promised((&rt.key, &rt.uid), &amounts) else {
         rt.waits_for_others = None;
         return false;
     };
@@ -275,7 +275,7 @@ pub fn committed(shared: &mut Shared, rt: &mut GangRt, writing: Writing) {
     rt.reported = now;
     let refusal = rt.life.waiting().and_then(|waiting| waiting.refusal.as_ref());
     let refused = refusal.or(rt.request.as_ref().err()).map(Reason::code);
-    if let Some(code) = refused.filter(|code| status.reason.as_deref() == Some(*code)) {
+    if let Some(code) = refused.filter(|code| note.is_some() && status.reason.as_deref() == Some(*code)) {
         *shared.counters.refused.entry(code).or_default() += 1;
     }
     if writing.places {

@@ -106,6 +106,10 @@ impl GangRt {
         status.reason = Some(reason.to_owned());
         status.message = Some(message.to_owned());
         status.gpus = 0;
+        if let Some((plan, slots)) = self.life.plan().zip(self.life.slots()).filter(|_| !well) {
+            let planned = plan.units.len() as u32;
+            status.units = UnitCounts::new(self.desired_units(), planned, slots.ready_units());
+        }
         status.finished_at = Some(time(now.wall));
         status.result = Some(GangResult {
             exit_code,
@@ -117,6 +121,7 @@ impl GangRt {
         let finished = [
             Condition::yes(condition::FINISHED, reason, message),
             Condition::no(condition::RUNNING, "Finished", message),
+            Condition::no(condition::PLACED, "Finished", message),
         ];
         self.conditions(&mut status, &finished, now);
         let note = Some((reason.to_owned(), message.to_owned(), !well));
@@ -148,7 +153,9 @@ impl GangRt {
             }
             Freed::Lost(lost, why) => {
                 let message = match why {
-                    Some(reason) => format!("{}; no other nodes now ({reason})", lost.about.message()),
+                    Some(reason) => {
+                        format!("{}; not now: {reason}; {}", lost.about.message(), reason.remedy())
+                    }
                     None => lost.about.message(),
                 };
                 (GangPhase::Requeued, "Requeued".to_owned(), message, true, Some(Cause::Lost(lost)))
@@ -179,7 +186,7 @@ impl GangRt {
         let words = plan_words(plan);
         let how = match how {
             How::Fresh => "placed",
-            How::InPlace => "its pods start again where they were",
+            How::InPlace => "new pods",
             How::Replaced => "lost units go to other nodes, the others keep theirs",
             How::Shrunk => "goes on smaller, without the lost units",
             How::Moved => "moved to other nodes as a whole",

@@ -133,7 +133,8 @@ impl Training {
             return None;
         }
         Some(format!(
-            "it ran for longer than spec.activeDeadline ({limit}); raise it to give the job more time"
+            "it held accelerators for longer than spec.activeDeadline ({limit}), starting and recovering included; raise it to \
+             give the job more time"
         ))
     }
 
@@ -155,7 +156,7 @@ impl Training {
             None => self.without_gang(shared, &mut status, problems, &mut changes)?,
         }
         if !problems.is_empty() {
-            let message = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            let message = derive::sentence(problems);
             changes.push(Condition::no(condition::VALID, "Invalid", message.clone()));
             if !holds {
                 let suspended = self.object.spec.suspend;
@@ -169,6 +170,13 @@ impl Training {
             status.reason = Some("DeadlineExceeded".into());
             status.message = Some(message.clone());
             status.completion_time = Some(time(now.wall));
+            // Its gang goes, and nobody counts for it any more.
+            count_active(&mut status, false, self.active(now.wall), now);
+            status.units = UnitCounts::new(status.units.desired, 0, 0);
+            (status.gpus, status.data) = (0, 0);
+            for over in [condition::PLACED, condition::RUNNING] {
+                changes.push(Condition::no(over, "DeadlineExceeded", message.clone()));
+            }
             changes.push(Condition::yes(condition::FINISHED, "DeadlineExceeded", message));
         }
         let generation = status.observed_generation;
@@ -185,6 +193,7 @@ impl Training {
         changes: &mut Vec<Condition>,
     ) -> Option<()> {
         let (reason, message) = match &self.obstacle {
+            _ if !problems.is_empty() => ("Invalid", derive::sentence(problems)),
             Some(obstacle) => (obstacle.reason, obstacle.message.clone()),
             None => ("GangMissing", "its Gang is being made".to_owned()),
         };
@@ -385,9 +394,7 @@ fn reflect(
         GangPhase::Failed => JobPhase::Failed,
         GangPhase::Running if !waits => JobPhase::Running,
         GangPhase::Running => JobPhase::Recovering,
-        GangPhase::Reserved | GangPhase::Placed if from.restarts_total > 0 || from.started_at.is_some() => {
-            JobPhase::Recovering
-        }
+        GangPhase::Reserved | GangPhase::Placed if gang.after_loss() => JobPhase::Recovering,
         GangPhase::Reserved | GangPhase::Placed => JobPhase::Starting,
         _ if job.spec.suspend => JobPhase::Suspended,
         _ => JobPhase::Pending,

@@ -633,12 +633,9 @@ fn look_at_start(holding: &mut Holding, patience: &Patience, now: Millis) -> Opt
     if tally.up() + tally.lost == tally.all {
         return next.into_iter().min();
     }
-    let stuck = holding.slots.first_waiting().and_then(|(planned, waits)| match planned.state {
-        SlotState::Starting { since, .. } if is_error(waits) => {
-            let message = format!("its pod on node {} does not start: {waits}", planned.node);
-            Some((since.saturating_add(patience.errors), message))
-        }
-        _ => None,
+    let stuck = holding.slots.first_failing().map(|(planned, since, waits)| {
+        let message = format!("its pod on node {} does not start: {waits}", planned.node);
+        (since.saturating_add(patience.errors), message)
     });
     if let Some((due, message)) = stuck {
         if due <= now {
@@ -658,22 +655,4 @@ fn look_at_start(holding: &mut Holding, patience: &Patience, now: Millis) -> Opt
     }
     next.push(due);
     next.into_iter().filter(|due| *due > now).min()
-}
-
-/// Reasons by which a kubelet says that what the pod asks for is not there or is wrong, wherever it runs.
-const ERRORS: [&str; 10] = [
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "ErrImageNeverPull",
-    "InvalidImageName",
-    "ImageInspectError",
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "RunContainerError",
-    "FailedMount",
-    "PreCreateHookError",
-];
-
-fn is_error(waits: &str) -> bool {
-    ERRORS.iter().any(|error| waits.starts_with(error))
 }

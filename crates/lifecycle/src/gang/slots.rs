@@ -32,6 +32,8 @@ pub enum SlotState {
         admitted: bool,
         /// Why it does not start; empty if nobody says.
         waits: String,
+        /// Since when that is an error of what it asks for.
+        failing: Option<Millis>,
     },
     /// Its containers run.
     Running {
@@ -210,10 +212,14 @@ impl Slots {
             // It was given up with its node, and had ended well before.
             (SlotState::Lost(loss), Says::Done) if !loss.reported => SlotState::Done,
             (SlotState::Done | SlotState::Lost(_), _) => return true,
-            (SlotState::Starting { since, .. }, Says::Starting { admitted, waits }) => {
-                SlotState::Starting { since: *since, admitted, waits }
+            (SlotState::Starting { since, failing, .. }, Says::Starting { admitted, waits }) => {
+                let failing = is_error(&waits).then(|| failing.unwrap_or(now));
+                SlotState::Starting { since: *since, admitted, waits, failing }
             }
-            (_, Says::Starting { admitted, waits }) => SlotState::Starting { since: now, admitted, waits },
+            (_, Says::Starting { admitted, waits }) => {
+                let failing = is_error(&waits).then_some(now);
+                SlotState::Starting { since: now, admitted, waits, failing }
+            }
             (_, Says::Running { ready }) => SlotState::Running { ready },
             (_, Says::Done) => SlotState::Done,
             (_, Says::Lost(loss)) => SlotState::Lost(loss),
@@ -281,7 +287,7 @@ impl Slots {
         }
         for at in 0..self.pods.len() {
             let planned = &self.pods[at];
-            let SlotState::Starting { since, admitted: false, waits } = &planned.state else { continue };
+            let SlotState::Starting { since, admitted: false, waits, .. } = &planned.state else { continue };
             let due = since.saturating_add(limit);
             if due > now {
                 next = Some(next.map_or(due, |next| next.min(due)));
@@ -316,6 +322,18 @@ impl Slots {
         })
     }
 
+    /// The pod whose kubelet has named an error for the longest, since when, and the error.
+    pub fn first_failing(&self) -> Option<(&PlannedPod, Millis, &str)> {
+        let pods = if self.tally.starting == 0 { &[] } else { self.pods.as_slice() };
+        let failing = pods.iter().filter_map(|planned| match &planned.state {
+            SlotState::Starting { failing: Some(since), waits, .. } => {
+                Some((planned, *since, waits.as_str()))
+            }
+            _ => None,
+        });
+        failing.min_by_key(|(_, since, _)| *since)
+    }
+
     /// How many pods stand where.
     pub fn tally(&self) -> Tally {
         self.tally
@@ -344,4 +362,22 @@ impl Slots {
         let pods = if self.tally.done == 0 { &[] } else { self.pods.as_slice() };
         pods.iter().enumerate().filter(|(_, planned)| planned.state == SlotState::Done).map(|(at, _)| at)
     }
+}
+
+/// Reasons by which a kubelet says that what the pod asks for is not there or is wrong, wherever it runs.
+const ERRORS: [&str; 10] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "ImageInspectError",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "FailedMount",
+    "PreCreateHookError",
+];
+
+fn is_error(waits: &str) -> bool {
+    ERRORS.iter().any(|error| waits.starts_with(error))
 }
