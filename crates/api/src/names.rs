@@ -73,7 +73,7 @@ pub fn hostfile(gang: &str, uid: &Uid, generation: u64) -> String {
     format!("{}-hosts-{generation}", prefix(gang, uid))
 }
 
-/// Name of a ConfigMap with a part of a large plan. `hash` is that of its text: another plan has other names.
+/// Name of a GangPlan: a part of a large plan. `hash` is that of its text: another plan has other names.
 pub fn plan_chunk(gang: &str, uid: &Uid, hash: &str) -> String {
     let short = hash.get(..16).unwrap_or(hash);
     format!("{}-plan-{short}", prefix(gang, uid))

@@ -21,7 +21,7 @@ use crate::names;
 /// Largest plan that is kept in the status itself, in bytes. An object of etcd holds 1.5 MiB, and a watch delivers
 /// every one whole.
 pub const MAX_INLINE: usize = 512 << 10;
-/// Largest text of a chunk, in bytes. A ConfigMap holds 1 MiB.
+/// Largest text of a chunk, in bytes. A GangPlan of that size is kept far below etcd's 1.5 MiB.
 pub const MAX_CHUNK: usize = 768 << 10;
 /// Most pods that a text may stand for: repeats and ranges are short, what they mean is not.
 const MAX_PODS: usize = crate::common::MAX_RANKS as usize;
@@ -76,23 +76,23 @@ pub struct SpareRun {
     pub nodes: String,
 }
 
-/// Reference to a ConfigMap with a part of a plan.
+/// Reference to a GangPlan with a part of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChunkRef {
-    /// Name of the ConfigMap, in the gang's namespace.
+    /// Name of the GangPlan, in the gang's namespace.
     pub name: String,
-    /// UID of the ConfigMap: one made anew under that name is another.
+    /// UID of the GangPlan: one made anew under that name is another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// SHA-256 of its text, hexadecimal.
     pub sha256: String,
 }
 
-/// A part of a large plan, to be written as an immutable ConfigMap before the status.
+/// A part of a large plan, to be written as a GangPlan before the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Name of the ConfigMap. It contains a hash of the text, so that writing it again is harmless.
+    /// Name of the GangPlan. It contains a hash of the text, so that writing it again is harmless.
     pub name: String,
     /// Its text.
     pub text: String,
@@ -190,7 +190,7 @@ fn continues(first: &PlannedUnit, unit: &PlannedUnit, ahead: u32) -> bool {
         && unit.placed.nodes.len() == first.placed.nodes.len()
 }
 
-/// The plan of a status. `chunks` maps the names of ConfigMaps to their texts; it is only looked at for large plans.
+/// The plan of a status. `chunks` maps the names of GangPlans to their texts; it is only looked at for large plans.
 ///
 /// # Errors
 /// When the status or a chunk is not what [`encode`] and [`split`] made.

@@ -109,8 +109,8 @@ pub struct TrainingJobSpec {
     /// A finished job is deleted after so long. Default: it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_after_finished: Option<Duration>,
-    /// A job that has been running for so long, all its runs added up from the first start, fails.
-    /// Default: no limit.
+    /// A job whose plans have been in force for so long, all added up, fails: starting and recovering count, suspended and
+    /// waiting do not. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deadline: Option<Duration>,
     /// The pods. All ranks use the same; the accelerators are added to the container that `accelerator` names.
