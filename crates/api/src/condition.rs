@@ -67,7 +67,11 @@ pub fn merge(
     now: &Time,
 ) -> Vec<Condition> {
     let mut merged = conditions.to_vec();
-    for change in changes {
+    for (at, change) in changes.iter().enumerate() {
+        // The last word on a type is the one that holds; an earlier one would make it look as if it had just changed.
+        if changes[at + 1..].iter().any(|later| later.type_ == change.type_) {
+            continue;
+        }
         let status = status_text(change.status);
         let old = merged.iter().position(|condition| condition.type_ == change.type_);
         let since = old

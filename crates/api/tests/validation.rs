@@ -12,7 +12,7 @@ use cases::{
     manifests::{KINDS, base, job, manifest, through_types, without_templates},
 };
 use serde_json::{Value, json};
-use server::{COPY, Server};
+use server::{COPY, GANG_COPY, PLAN_COPY, Server};
 use std::collections::BTreeSet;
 
 /// The messages of all CEL rules of a schema.
@@ -112,21 +112,21 @@ async fn a_live_job_changes_only_where_it_may() {
 #[tokio::test]
 async fn a_gang_in_force_changes_only_where_it_may() {
     let Some(server) = Server::connect().await else { return };
-    server.install_copy().await;
+    server.install_copy(GANG_COPY).await;
     let name = &format!("edited-{}", std::process::id());
     let mut object = manifest("Gang", GANG);
     object["apiVersion"] = json!(format!("{COPY}/v1alpha1"));
     object["metadata"]["name"] = json!(name);
-    server.create(COPY, &object, false).await.unwrap();
+    server.create(GANG_COPY, &object, false).await.unwrap();
     let mut all = Vec::new();
     for edit in GANG_EDITS {
-        if let Err(answer) = server.edit(COPY, name, edit.change, true).await {
+        if let Err(answer) = server.edit(GANG_COPY, name, edit.change, true).await {
             all.push(format!("{} of a waiting gang was refused with: {answer}", edit.field));
         }
     }
-    server.edit(COPY, &format!("{name}/status"), PLACED, false).await.unwrap();
+    server.edit(GANG_COPY, &format!("{name}/status"), PLACED, false).await.unwrap();
     for edit in GANG_EDITS {
-        match server.edit(COPY, name, edit.change, true).await {
+        match server.edit(GANG_COPY, name, edit.change, true).await {
             Ok(_) => all.push(format!("{} changed while the gang held a plan", edit.field)),
             Err(answer) if !answer.contains(edit.says) || !answer.contains(edit.field) => {
                 all.push(format!("{} was refused with: {answer}", edit.field));
@@ -135,30 +135,33 @@ async fn a_gang_in_force_changes_only_where_it_may() {
         }
     }
     for change in GANG_ALLOWED {
-        if let Err(answer) = server.edit(COPY, name, change, true).await {
+        if let Err(answer) = server.edit(GANG_COPY, name, change, true).await {
             all.push(format!("{change} was refused with: {answer}"));
         }
     }
-    server.edit(COPY, name, r#"{"spec": {"suspend": true}}"#, false).await.unwrap();
+    server.edit(GANG_COPY, name, r#"{"spec": {"suspend": true}}"#, false).await.unwrap();
     for edit in GANG_EDITS {
-        if let Err(answer) = server.edit(COPY, name, edit.change, true).await {
+        if let Err(answer) = server.edit(GANG_COPY, name, edit.change, true).await {
             all.push(format!("{} of a suspended gang was refused with: {answer}", edit.field));
         }
     }
-    server.remove_copy().await;
+    server.remove_copy(GANG_COPY).await;
     assert!(all.is_empty(), "{} faults:\n{}", all.len(), all.join("\n"));
 }
 
 #[tokio::test]
 async fn a_part_of_a_plan_never_changes() {
     let Some(server) = Server::connect().await else { return };
+    server.install_copy(PLAN_COPY).await;
     let name = format!("part-{}", std::process::id());
     let mut object = base("GangPlan");
+    object["apiVersion"] = json!(format!("{COPY}/v1alpha1"));
     object["metadata"]["name"] = json!(name);
-    server.create("GangPlan", &object, false).await.unwrap();
-    let answer = server.edit("GangPlan", &name, r#"{"spec":{"text":"other"}}"#, true).await.unwrap_err();
-    let labels = server.edit("GangPlan", &name, r#"{"metadata":{"labels":{"a":"b"}}}"#, true).await;
-    server.delete("GangPlan", &name).await.unwrap();
+    let got = server.create(PLAN_COPY, &object, false).await.unwrap();
+    let answer = server.edit(PLAN_COPY, &name, r#"{"spec":{"text":"other"}}"#, true).await.unwrap_err();
+    let labels = server.edit(PLAN_COPY, &name, r#"{"metadata":{"labels":{"a":"b"}}}"#, true).await;
+    server.remove_copy(PLAN_COPY).await;
+    assert_eq!(got["spec"], through_types("GangPlan", &base("GangPlan"))["spec"]);
     assert!(answer.contains(PLAN_CHANGED), "{answer}");
     labels.unwrap();
 }
@@ -166,7 +169,8 @@ async fn a_part_of_a_plan_never_changes() {
 #[tokio::test]
 async fn defaults_of_the_server_are_those_of_the_types() {
     let Some(server) = Server::connect().await else { return };
-    for (kind, ..) in KINDS.iter().copied() {
+    // Nobody but the operator makes parts of plans; theirs are compared where they are tried.
+    for (kind, ..) in KINDS.iter().copied().filter(|row| row.0 != "GangPlan") {
         let sent = base(kind);
         let mut got = server.create(kind, &sent, true).await.unwrap();
         let mut ours = through_types(kind, &sent);

@@ -93,6 +93,14 @@ pub fn field_of_job(field: &str) -> String {
     FIELDS.iter().find_map(of).unwrap_or_else(|| field.to_owned())
 }
 
+/// A sentence about the gang in the words of the job: what is invalid is named by the field that the user has.
+pub fn in_words_of_job(reason: Option<&str>, message: &str) -> String {
+    match message.split_once(':') {
+        Some((field, rest)) if reason == Some("Invalid") => format!("{}:{rest}", field_of_job(field)),
+        _ => message.to_owned(),
+    }
+}
+
 /// Derives, and adds what is wrong to `problems`. `frozen`: the accelerators of a node from which a plan in force was
 /// derived; then nodes that came or went since change nothing.
 pub fn derive(

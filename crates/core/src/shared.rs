@@ -249,6 +249,10 @@ impl Shared {
     /// Tells about a gang: on its workload, where users look, else on the gang itself.
     pub fn tell_gang(&mut self, rt: &GangRt, reason: &str, message: &str, warning: bool) {
         match &rt.owner {
+            Some(owner) if owner.kind == Kind::Job => {
+                let message = crate::derive::in_words_of_job(Some(reason), message);
+                self.tell(owner.kind, &owner.key, &owner.uid, reason, &message, warning);
+            }
             Some(owner) => self.tell(owner.kind, &owner.key, &owner.uid, reason, message, warning),
             None => self.tell(Kind::Gang, &rt.key, &rt.uid, reason, message, warning),
         }

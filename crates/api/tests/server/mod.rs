@@ -14,8 +14,12 @@ use std::time::Duration;
 /// Longest wait for the server to serve the kinds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Group of a copy of the kind Gang; also what it is called here.
+/// Group of copies of our kinds, where no admission policy keeps us from what only the operator writes.
 pub const COPY: &str = "copy.muster.dev";
+/// The copy of the kind Gang.
+pub const GANG_COPY: &str = "copy.muster.dev/Gang";
+/// The copy of the kind GangPlan.
+pub const PLAN_COPY: &str = "copy.muster.dev/GangPlan";
 
 /// The kinds are installed once, whichever test comes first.
 static INSTALLED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
@@ -68,22 +72,23 @@ impl Server {
         tokio::time::timeout(PATIENCE, served).await.expect("the kind is served in time");
     }
 
-    /// Installs Gangs once more under [`COPY`], where no admission policy keeps their status from us.
-    pub async fn install_copy(&self) {
-        let gangs = muster_api::all_crds().into_iter().find(|crd| crd.spec.names.kind == "Gang");
-        let mut crd = gangs.expect("the kind");
+    /// Installs a kind once more under [`COPY`].
+    pub async fn install_copy(&self, copy: &str) {
+        let same = |crd: &CustomResourceDefinition| copied(copy) == Some(&crd.spec.names.kind);
+        let mut crd = muster_api::all_crds().into_iter().find(same).expect("the kind");
         COPY.clone_into(&mut crd.spec.group);
-        crd.metadata.name = Some(format!("gangs.{COPY}"));
+        crd.metadata.name = Some(format!("{}.{COPY}", crd.spec.names.plural));
         crd.spec.names.categories = None;
         crd.spec.names.short_names = None;
         self.establish(&crd).await;
-        self.served(COPY).await;
+        self.served(copy).await;
     }
 
     /// Takes it away again, with its objects.
-    pub async fn remove_copy(&self) {
+    pub async fn remove_copy(&self, copy: &str) {
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        api.delete(&format!("gangs.{COPY}"), &DeleteParams::default()).await.unwrap();
+        let kind = copied(copy).expect("a copy").to_lowercase();
+        api.delete(&format!("{kind}s.{COPY}"), &DeleteParams::default()).await.unwrap();
     }
 
     async fn send(
@@ -129,13 +134,18 @@ impl Server {
     }
 }
 
+/// The kind of a copy.
+fn copied(copy: &str) -> Option<&str> {
+    copy.strip_prefix(COPY)?.strip_prefix('/')
+}
+
 fn query(dry_run: bool) -> String {
     format!("fieldValidation=Strict{}", if dry_run { "&dryRun=All" } else { "" })
 }
 
 fn path(kind: &str, name: &str) -> String {
-    if kind == COPY {
-        return path("Gang", name).replace("muster.dev", COPY);
+    if let Some(kind) = copied(kind) {
+        return path(kind, name).replace("muster.dev", COPY);
     }
     let (_, plural, namespaced) =
         super::cases::manifests::KINDS.iter().find(|row| row.0 == kind).copied().expect("a kind of ours");

@@ -124,6 +124,25 @@ fn a_job_whose_gang_is_refused_says_so() {
     assert_eq!(table.jobs["job"]["status"]["reason"], "Placed");
 }
 
+/// An edit that the server will not have for the Gang is told, on and on in one write, while the Gang runs on as it was.
+#[test]
+fn an_edit_that_is_refused_for_the_gang_is_told() {
+    let mut table = Table::new(2);
+    table.submit_job("job", "uid", 1);
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_job("job", |spec| spec["parallelism"]["data"] = json!(2));
+    let refuse = |want: &Want| is_apply(want).then(|| Outcome::Refused("policy: no".into()));
+    let asked = table.settle_but(100_000, refuse);
+    let status = &table.jobs["job"]["status"];
+    let valid = status["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "Valid").unwrap();
+    assert_eq!((&valid["status"], &valid["reason"]), (&json!("False"), &json!("GangRefused")), "{status}");
+    assert_eq!(status["phase"], "Running", "{status}");
+    let writes = count(&asked, |want| matches!(want, Want::WriteJob { .. }));
+    assert!(writes <= 3, "{writes} writes");
+}
+
 /// Nodes that come and go change nothing of a job that runs: its shape was derived once.
 #[test]
 fn nodes_of_another_kind_do_not_restart_a_running_job() {

@@ -155,6 +155,10 @@ impl Training {
             Some(gang) => reflect(&mut status, gang, &self.object, &mut changes, now),
             None => self.without_gang(shared, &mut status, problems, &mut changes)?,
         }
+        if let (Some(_), Some(obstacle)) = (own, &self.obstacle) {
+            // The Gang runs on as it was, whatever was edited.
+            changes.push(Condition::no(condition::VALID, obstacle.reason, obstacle.message.clone()));
+        }
         if !problems.is_empty() {
             let message = derive::sentence(problems);
             changes.push(Condition::no(condition::VALID, "Invalid", message.clone()));
@@ -238,10 +242,8 @@ impl Training {
             }
             self.told_invalid = invalid;
         }
-        let new_reason = status.reason != self.status.reason;
-        if let Some(obstacle) =
-            self.obstacle.as_ref().filter(|o| new_reason && status.reason.as_deref() == Some(o.reason))
-        {
+        let new = |o: &&Obstacle| says(&status, o.reason) && !says(&self.status, o.reason);
+        if let Some(obstacle) = self.obstacle.as_ref().filter(new) {
             shared.tell(Kind::Job, &self.key, &self.uid, obstacle.reason, &obstacle.message, true);
         }
         if ends && status.reason.as_deref() == Some("DeadlineExceeded") {
@@ -370,6 +372,12 @@ impl Workload for Training {
     }
 }
 
+/// Whether a status gives a reason, for its phase or for what it was not made into.
+fn says(status: &TrainingJobStatus, reason: &str) -> bool {
+    let valid = condition::find(&status.conditions, condition::VALID);
+    status.reason.as_deref() == Some(reason) || valid.is_some_and(|valid| valid.reason == reason)
+}
+
 /// Keeps count of the time during which a plan is in force: not while it is suspended or waits.
 fn count_active(status: &mut TrainingJobStatus, holds: bool, active: Millis, now: Now) {
     if holds {
@@ -401,7 +409,8 @@ fn reflect(
     };
     status.phase = Some(phase);
     status.reason.clone_from(&from.reason);
-    status.message = from.message.as_deref().map(|message| of_job(from.reason.as_deref(), message));
+    status.message =
+        from.message.as_deref().map(|message| derive::in_words_of_job(from.reason.as_deref(), message));
     status.units = from.units.clone();
     status.gpus = from.gpus;
     status.data = from.units.planned.saturating_mul(gang.object.spec.launch.replicas_per_unit);
@@ -432,7 +441,7 @@ fn reflect(
             type_: found.type_.clone(),
             status,
             reason: found.reason.clone(),
-            message: of_job(Some(&found.reason), &found.message),
+            message: derive::in_words_of_job(Some(&found.reason), &found.message),
         });
     }
     let valid = condition::find(&from.conditions, condition::VALID);
@@ -441,13 +450,5 @@ fn reflect(
         let notes = derive::review(&job.spec).notes;
         let said = template::sound("the specification makes sense", notes);
         changes.push(Condition::yes(condition::VALID, "Valid", said));
-    }
-}
-
-/// A sentence about the gang in the words of the job: what is invalid is named by the field that the user has.
-fn of_job(reason: Option<&str>, message: &str) -> String {
-    match message.split_once(':') {
-        Some((field, rest)) if reason == Some("Invalid") => format!("{}:{rest}", derive::field_of_job(field)),
-        _ => message.to_owned(),
     }
 }
