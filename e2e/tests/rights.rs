@@ -34,6 +34,7 @@ async fn the_roles_grant_what_is_asked_for_and_nothing_else() -> anyhow::Result<
     asked!(used, failure::rank0_never_resolves_to_the_old_pod, hgx(4));
     asked!(used, failure::result_survives_pod_gc, hgx(2));
     asked!(used, crash::lost_answers_lose_no_pod, hgx(4));
+    asked!(used, crash::a_large_plan_lies_in_parts, hgx(4));
     asked!(used, basics::quota_for_a_part_leaves_no_pods, hgx(8));
     asked!(used, fence::a_lease_that_was_deleted_goes_on_above, hgx(1));
     asked!(used, fence::statuses_of_the_cluster_are_written, hgx(1));
