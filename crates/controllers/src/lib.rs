@@ -10,6 +10,7 @@ pub mod clock;
 pub mod decode;
 mod epochs;
 pub mod leader;
+pub mod lease;
 mod proof;
 pub mod pulse;
 pub mod run;
@@ -18,6 +19,6 @@ pub mod watch;
 pub mod writer;
 
 pub use clock::{Clock, SystemClock};
-pub use leader::LeaseConfig;
+pub use lease::LeaseConfig;
 pub use pulse::Pulse;
 pub use run::{Operator, Options, Snapshot};

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::fmt::Debug;
 
 use crate::answer::{Answer, Denial, FENCE_POLICY, of};
-use crate::leader::{LeaderError, LeaseConfig};
+use crate::lease::{LeaderError, LeaseConfig};
 
 /// The bindings beside that of pods, each with what it covers, in words.
 const BINDINGS: [(&str, &str); 3] = [

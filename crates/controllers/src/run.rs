@@ -23,7 +23,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::leader::{Elector, LeaderError, LeaseConfig, Term};
+use crate::leader::{Elector, Term};
+use crate::lease::{LeaderError, LeaseConfig};
 use crate::pulse::Pulse;
 use crate::watch::{Rewound, Select, changes};
 use crate::writer::Writer;
@@ -41,8 +42,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Gangs by phase.
     pub phases: BTreeMap<String, usize>,
-    /// What keeps silent nodes from counting as lost, in words.
-    pub brakes: Vec<String>,
+    /// Of how many groups of nodes none counts as lost for its silence now.
+    pub brakes: usize,
 }
 
 /// How the operator runs.

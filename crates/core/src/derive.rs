@@ -9,12 +9,12 @@ use muster_api::{
     PlacementRule, PodTemplate, RoleSpec, TrainingJobSpec, UnitBounds,
 };
 use muster_cluster::template::{self, Review, devices};
-use muster_lifecycle::parallelism::{self, Elastic, Parallelism, Rule, Rules, TrainingSpec};
+use muster_lifecycle::parallelism::{self, Elastic, Rule, Rules, TrainingSpec};
 use muster_model::{Mode, Reason, Segment, topology::NVLINK_DOMAIN};
 use std::fmt;
 
 use crate::World;
-use crate::launch::framework;
+use crate::launch;
 
 /// Name of the one role of a training job.
 pub const ROLE: &str = "worker";
@@ -53,8 +53,8 @@ pub fn sentence(problems: &[Problem]) -> String {
 pub struct Derived {
     /// Accelerator classes as the job names them; empty for any.
     pub classes: Vec<String>,
-    /// Accelerators of a node, as the pods' size was derived from.
-    pub node_devices: u32,
+    /// Most accelerators of a pod, from which the pods' size was derived.
+    pub per_pod: u32,
     /// Accelerators of one pod.
     pub devices: u32,
     /// Data-parallel replicas in a unit.
@@ -101,7 +101,7 @@ pub fn in_words_of_job(reason: Option<&str>, message: &str) -> String {
     }
 }
 
-/// Derives, and adds what is wrong to `problems`. `frozen`: the accelerators of a node from which a plan in force was
+/// Derives, and adds what is wrong to `problems`. `frozen`: the [`Derived::per_pod`] from which a plan in force was
 /// derived; then nodes that came or went since change nothing.
 pub fn derive(
     spec: &TrainingJobSpec,
@@ -137,11 +137,7 @@ fn newer(spec: &TrainingJobSpec) -> Option<Problem> {
 
 /// What is wrong with the accelerators that the template itself asks for.
 fn accelerators(spec: &TrainingJobSpec, world: &World, derived: Option<&Derived>) -> Option<Reason> {
-    let names = if spec.accelerator.classes.is_empty() {
-        world.classes_present()
-    } else {
-        spec.accelerator.classes.clone()
-    };
+    let names = allowed(spec, world);
     let classes = names.iter().filter_map(|name| world.class(name));
     let resources = classes.map(|class| class.resource.as_str()).collect();
     let fields = devices::Fields {
@@ -177,19 +173,11 @@ fn numbers(
     if frozen.is_none() {
         check_nvlink(spec, &classes, world, problems);
     }
-    let axes = &spec.parallelism;
     let elastic = spec.elastic.clone().unwrap_or_default();
     let rule = |rule: &PlacementRule| Rule { level: rule.within.clone(), mode: rule.mode };
     let training = TrainingSpec {
-        framework: framework(spec.framework),
-        parallelism: Parallelism {
-            tensor: axes.tensor,
-            pipeline: axes.pipeline,
-            context: axes.context,
-            expert: axes.expert,
-            expert_tensor: axes.expert_tensor(),
-            data: axes.data,
-        },
+        framework: launch::framework(spec.framework),
+        parallelism: launch::parallelism(&spec.parallelism),
         elastic: Elastic {
             min_data: elastic.min_data,
             max_data: elastic.max_data,
@@ -207,7 +195,7 @@ fn numbers(
     match parallelism::derive(&training) {
         Ok(derived) => Some(Derived {
             classes: spec.accelerator.classes.clone(),
-            node_devices: gpus_per_pod,
+            per_pod: gpus_per_pod,
             devices: derived.devices_per_pod,
             replicas_per_unit: derived.replicas_per_unit,
             pods_per_unit: derived.pods_per_unit,
@@ -229,18 +217,22 @@ fn numbers(
 }
 
 /// The classes that the job may use: those it names, or those that the cluster has.
+fn allowed(spec: &TrainingJobSpec, world: &World) -> Vec<String> {
+    if spec.accelerator.classes.is_empty() {
+        world.classes_present()
+    } else {
+        spec.accelerator.classes.clone()
+    }
+}
+
+/// These classes, all of which must exist.
 fn classes<'a>(
     spec: &TrainingJobSpec,
     world: &'a World,
     problems: &mut Vec<Problem>,
 ) -> Option<Vec<(String, &'a AcceleratorClassSpec)>> {
-    let names = if spec.accelerator.classes.is_empty() {
-        world.classes_present()
-    } else {
-        spec.accelerator.classes.clone()
-    };
     let mut found = Vec::new();
-    for (at, name) in names.into_iter().enumerate() {
+    for (at, name) in allowed(spec, world).into_iter().enumerate() {
         if let Some(class) = world.class(&name) {
             found.push((name, class));
         } else {

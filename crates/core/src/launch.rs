@@ -6,7 +6,8 @@ use muster_lifecycle::launch::{self, Addresses, Framework, Launch, Names, PodAt,
 use muster_lifecycle::parallelism::Parallelism;
 use muster_model::{ObjectKey, Plan, Uid, UnitId};
 
-use crate::manifest::HOSTFILE_DIR;
+/// Where the hostfile is mounted.
+pub const HOSTFILE_DIR: &str = "/etc/muster/hosts";
 
 /// A framework in the lifecycle crate's terms.
 pub fn framework(framework: ApiFramework) -> Framework {
@@ -18,6 +19,18 @@ pub fn framework(framework: ApiFramework) -> Framework {
         ApiFramework::Mpi => Framework::Mpi,
         // A plan of a newer version: its pods are left as they are, new ones are refused (see `World::request`).
         ApiFramework::Plain | ApiFramework::Unknown(_) => Framework::Plain,
+    }
+}
+
+/// The axes of parallelism in the lifecycle crate's terms.
+pub fn parallelism(axes: &muster_api::Parallelism) -> Parallelism {
+    Parallelism {
+        tensor: axes.tensor,
+        pipeline: axes.pipeline,
+        context: axes.context,
+        expert: axes.expert,
+        expert_tensor: axes.expert_tensor(),
+        data: axes.data,
     }
 }
 
@@ -36,7 +49,6 @@ impl Launcher {
     /// The launcher of a role of a gang; each role counts its own ranks.
     pub fn of(object: &Object, role: Option<&RoleSpec>) -> Self {
         let spec = &object.spec.launch;
-        let axes = &spec.parallelism;
         let framework = framework(spec.framework);
         let meta = &object.metadata;
         let key =
@@ -45,14 +57,7 @@ impl Launcher {
             launch: Launch {
                 job: key.name.clone(),
                 framework,
-                parallelism: Parallelism {
-                    tensor: axes.tensor,
-                    pipeline: axes.pipeline,
-                    context: axes.context,
-                    expert: axes.expert,
-                    expert_tensor: axes.expert_tensor(),
-                    data: axes.data,
-                },
+                parallelism: parallelism(&spec.parallelism),
                 replicas_per_unit: spec.replicas_per_unit,
                 pods_per_unit: role.map_or(1, |role| role.pods_per_unit),
                 pods_per_stage: spec.pods_per_stage,

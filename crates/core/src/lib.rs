@@ -100,9 +100,9 @@ impl Core {
         &self.shared.counters
     }
 
-    /// What keeps silent nodes from counting as lost, in words.
-    pub fn brakes(&self) -> Vec<String> {
-        self.shared.nodes.brakes(self.shared.now.at)
+    /// Of how many groups of nodes none counts as lost for its silence now.
+    pub fn brakes(&self) -> usize {
+        self.shared.nodes.braked()
     }
 
     /// The cluster's state, to read.

@@ -15,7 +15,7 @@ use muster_model::{AcceleratorClass, NodeName, ObjectKey};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-use crate::launch::framework;
+use crate::launch::{HOSTFILE_DIR, framework};
 
 /// How a pod comes to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +66,6 @@ pub struct Stamp<'a> {
     /// ConfigMap with the hostfile, mounted into every container.
     pub hostfile: Option<&'a str>,
 }
-
-/// Where the hostfile is mounted.
-pub const HOSTFILE_DIR: &str = "/etc/muster/hosts";
 
 impl Blueprint {
     /// The common part of the pods of a role, with accelerators of `class`.

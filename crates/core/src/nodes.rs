@@ -8,7 +8,7 @@
 
 use k8s_openapi::api::core::v1::Node as Object;
 use muster_cluster::{PodFacts, convert};
-use muster_lifecycle::nodes::{self as judged, Belief, Brake, Health, Refused, Sign, Why};
+use muster_lifecycle::nodes::{self as judged, Belief, Brake, Health, Refused, Sign};
 use muster_model::{DomainKey, Millis, NodeName, ObjectKey, Resources, Topology, Uid};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,6 +67,11 @@ impl Nodes {
     /// When a verdict is due.
     pub fn next(&self) -> Option<Millis> {
         self.next
+    }
+
+    /// How many brakes keep silent nodes from counting as lost.
+    pub fn braked(&self) -> usize {
+        self.brakes.len()
     }
 
     /// What keeps silent nodes from counting as lost, in words.
@@ -156,14 +161,6 @@ impl Nodes {
         });
         named.collect()
     }
-
-    /// Nodes that count as lost and of which a gang's ranks report progress: why, and since when the node is doubted.
-    fn lost(&self, node: &NodeName) -> Option<(&Why, Millis)> {
-        match self.judged.health(node) {
-            Some(Health::Lost { why, since }) => Some((why, *since)),
-            _ => None,
-        }
-    }
 }
 
 impl Shared {
@@ -236,14 +233,19 @@ impl Shared {
     /// A node is lost, unless the gang knows better.
     fn lose_to(&mut self, rt: &mut GangRt, node: &NodeName) {
         let now = self.now.at;
-        let Some((why, since)) = self.nodes.lost(node) else { return };
-        let reported = rt.progress.get(node).copied();
-        let progress = reported.is_some_and(|at| at >= since && now - at < PROGRESS_KEPT);
-        if progress && !why.certain() {
+        let progress = match self.nodes.judged.health(node) {
+            Some(Health::Lost { since, .. }) => {
+                rt.progress.get(node).is_some_and(|at| at >= since && now - at < PROGRESS_KEPT)
+            }
+            _ => false,
+        };
+        if let Some(why) = self.nodes.judged.lost_to(node, progress) {
+            if rt.life.lose_node(node, &why.words()) {
+                self.dirty_gangs.insert(rt.key.clone());
+            }
+        } else if progress {
             rt.spared.insert(node.clone());
             self.wake_gang(&rt.key, now + LOOK_AGAIN);
-        } else if rt.life.lose_node(node, &why.words()) {
-            self.dirty_gangs.insert(rt.key.clone());
         }
     }
 }

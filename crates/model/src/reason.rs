@@ -215,6 +215,11 @@ impl Reason {
         }
     }
 
+    /// What it is, and what to do about it.
+    pub fn sentence(&self) -> String {
+        format!("{self}; {}", self.remedy())
+    }
+
     /// What the user can do about it.
     pub fn remedy(&self) -> String {
         match self {

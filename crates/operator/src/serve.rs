@@ -107,7 +107,7 @@ pub fn text(shown: &Snapshot, views: &[View]) -> Result<String, std::fmt::Error>
     registry.register(
         "node_brakes",
         "Groups of nodes (the cluster, domains) of which none counts as lost for its silence now",
-        ConstGauge::new(shown.brakes.len() as i64),
+        ConstGauge::new(shown.brakes as i64),
     );
     for (name, help, value) in [
         ("plans_committed", "Plans put in force in this term", counters.placed),

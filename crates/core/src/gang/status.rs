@@ -154,19 +154,19 @@ impl GangRt {
             Freed::Lost(lost, why) => {
                 let message = match why {
                     Some(reason) => {
-                        format!("{}; not now: {reason}; {}", lost.about.message(), reason.remedy())
+                        format!("{}; not now: {}", lost.about.message(), reason.sentence())
                     }
                     None => lost.about.message(),
                 };
                 (GangPhase::Requeued, "Requeued".to_owned(), message, true, Some(Cause::Lost(lost)))
             }
             Freed::Failed(reason) => {
-                let (code, message) = told(&reason);
+                let (code, message) = (reason.code().to_owned(), reason.sentence());
                 failed = Some((reason, None));
                 (GangPhase::Pending, code, message, true, None)
             }
             Freed::Refused(reason, until) => {
-                let (code, message) = told(&reason);
+                let (code, message) = (reason.code().to_owned(), reason.sentence());
                 failed = Some((reason, Some(until)));
                 (GangPhase::Pending, code, message, true, None)
             }
@@ -244,7 +244,7 @@ impl GangRt {
     /// waiting writes nothing.
     pub fn refused(&self, reason: &Reason, now: Now) -> Speaks {
         let code = reason.code();
-        let message = format!("{reason}; {}", reason.remedy());
+        let message = reason.sentence();
         let invalid = matches!(reason, Reason::Invalid { .. } | Reason::QueueUnknown { .. });
         let same_kind = self.status.reason.as_deref() == Some(code)
             && self.status.observed_generation == self.object.metadata.generation;
@@ -384,9 +384,4 @@ impl GangRt {
         };
         (want, parts)
     }
-}
-
-/// The word for a reason, and the sentence.
-fn told(reason: &Reason) -> (String, String) {
-    (reason.code().to_owned(), format!("{reason}; {}", reason.remedy()))
 }

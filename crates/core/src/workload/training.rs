@@ -28,7 +28,7 @@ const SILENT: Millis = 3_000;
 struct DerivedFrom {
     /// `metadata.generation` of the job.
     generation: i64,
-    /// Accelerators of a node.
+    /// [`derive::Derived::per_pod`].
     per_pod: u32,
 }
 
@@ -108,7 +108,7 @@ impl Training {
         let derived = derive::derive(spec, world, frozen, &mut problems);
         let (Some(derived), true) = (derived, problems.is_empty()) else { return Err(problems) };
         let generation = self.object.metadata.generation.unwrap_or_default();
-        let from = DerivedFrom { generation, per_pod: derived.node_devices };
+        let from = DerivedFrom { generation, per_pod: derived.per_pod };
         Ok(GangWant {
             name: self.key.name.clone(),
             spec: derive::gang_spec(spec, derived),

@@ -25,7 +25,7 @@ use super::pod::after;
 use super::quantity::{self, QuantityError};
 use super::script::Script;
 use super::spec::{NodeCondition, NodeReport, NodeSpec, new_taint};
-use super::status::time;
+use super::status::{silent_node, time};
 use super::view::PodView;
 use crate::api::{ApiServer, Written};
 use crate::clock::Clock;
@@ -429,14 +429,7 @@ impl DirectFleet {
             return;
         }
         "Unknown".clone_into(&mut slot.ready);
-        let conditions: Vec<_> = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"]
-            .iter()
-            .map(|kind| {
-                json!({"type": kind, "status": "Unknown", "reason": "NodeStatusUnknown",
-                       "message": "Kubelet stopped posting node status.", "lastTransitionTime": time(now)})
-            })
-            .collect();
-        let patch = json!({"status": {"conditions": conditions}});
+        let patch = json!({"status": {"conditions": silent_node(now)}});
         self.write(MANAGER, Method::PATCH, &format!("/api/v1/nodes/{node}/status"), STRATEGIC, &patch);
         for (namespace, name, uid) in self.pods_on(node) {
             let ready = json!([{"type": "Ready", "status": "False", "reason": "NodeNotReady",

@@ -30,6 +30,6 @@ pub(crate) use handle::edit_taints;
 pub use handle::{FleetError, FleetHandle};
 pub use script::Script;
 pub use spec::{LEASE_NAMESPACE, NodeSpec};
-pub(crate) use status::time;
+pub(crate) use status::{silent_node, time};
 pub use view::PodView;
 pub(crate) use writes::is_code;

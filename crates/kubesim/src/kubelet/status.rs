@@ -16,6 +16,15 @@ pub(crate) fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// The conditions of a node of which the node controller has not heard.
+pub(crate) fn silent_node(now: Timestamp) -> Value {
+    let of = |kind| {
+        json!({"type": kind, "status": "Unknown", "reason": "NodeStatusUnknown",
+               "message": "Kubelet stopped posting node status.", "lastTransitionTime": time(now)})
+    };
+    ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].into_iter().map(of).collect()
+}
+
 /// The status of `record` on a node at `host_ip`.
 pub(crate) fn render(record: &PodRecord, host_ip: &str) -> Value {
     let mut status = Map::new();

@@ -22,7 +22,7 @@ use super::mirror::{Key, Mirror, watch};
 use super::pods;
 use crate::clock::Clock;
 use crate::kubelet::admission::tolerates;
-use crate::kubelet::{LEASE_NAMESPACE, PodView, edit_taints, time};
+use crate::kubelet::{LEASE_NAMESPACE, PodView, edit_taints, silent_node, time};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -130,15 +130,8 @@ impl State {
     }
 
     async fn mark_unknown(&self, name: &str, pods: &[(&Key, &PodView)], now: Timestamp) {
-        let conditions: Vec<_> = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"]
-            .iter()
-            .map(|kind| {
-                json!({"type": kind, "status": "Unknown", "reason": "NodeStatusUnknown",
-                       "message": "Kubelet stopped posting node status.", "lastTransitionTime": time(now)})
-            })
-            .collect();
         let api: Api<Node> = Api::all(self.client.clone());
-        let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+        let patch = Patch::Strategic(json!({"status": {"conditions": silent_node(now)}}));
         if let Err(error) = api.patch_status(name, &PatchParams::default(), &patch).await {
             tracing::warn!(node = name, %error, "a silent node could not be marked; it is tried again");
             return;

@@ -605,7 +605,7 @@ fn no_place(lost: &Lost, reason: &Reason) -> Move {
     if lost.steps.contains(&RecoveryStep::Requeue) {
         return Move::Free(Freed::Lost(lost.clone(), Some(reason.clone())));
     }
-    let message = format!("{}; {reason}; {}", lost.about.message(), reason.remedy());
+    let message = format!("{}; {}", lost.about.message(), reason.sentence());
     Move::End { well: false, reason: "NoRecovery".into(), message, exit_code: None }
 }
 
