@@ -43,6 +43,7 @@ use crate::{
     validation = crate::rules::root(&crate::rules::GANG_LIVE[6]),
     validation = crate::rules::root(&crate::rules::GANG_LIVE[7]),
     validation = crate::rules::root(&crate::rules::GANG_LIVE[8]),
+    validation = crate::rules::root(&crate::rules::GANG_LIVE[9]),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(
         name = "Units",
@@ -116,6 +117,16 @@ pub struct RoleSpec {
     pub name: String,
     /// The pods: metadata with labels and annotations, and the specification of a pod.
     pub template: PodTemplate,
+    /// Name of `template`. While the gang holds a plan, another template needs another name, and the one before goes to
+    /// `revisions`.
+    #[serde(default = "first_revision")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$"))]
+    pub revision: String,
+    /// Earlier templates. A unit keeps the one that its pods were made from until they start anew; `status.revisions` says
+    /// which are in use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "revisions_schema")]
+    pub revisions: Vec<Revision>,
     /// Seconds from SIGTERM to SIGKILL. Default: what the template says, else Kubernetes' 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>", range(min = 0, max = 31_536_000))]
@@ -142,6 +153,53 @@ pub struct RoleSpec {
     #[serde(default)]
     #[schemars(with = "i32", range(min = 0, max = 1024))]
     pub spares: u32,
+}
+
+impl RoleSpec {
+    /// The template of a revision; the present one where none is named.
+    pub fn template_of(&self, revision: &str) -> Option<&PodTemplate> {
+        if revision.is_empty() || revision == self.revision {
+            return Some(&self.template);
+        }
+        self.revisions.iter().find(|earlier| earlier.name == revision).map(|earlier| &earlier.template)
+    }
+
+    /// The role as it is for units of a revision; `None` where it has no such template.
+    pub fn at(&self, revision: &str) -> Option<Self> {
+        let template = self.template_of(revision)?.clone();
+        let name = if revision.is_empty() { &self.revision } else { revision };
+        Some(Self { template, revision: name.to_owned(), ..self.clone() })
+    }
+}
+
+/// A template that a role had before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::rules::json(crate::rules::REVISION)))]
+pub struct Revision {
+    /// Its name.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$"))]
+    pub name: String,
+    /// The pods.
+    pub template: PodTemplate,
+}
+
+/// Name of the template that a role begins with.
+pub fn first_revision() -> String {
+    "1".into()
+}
+
+/// Most earlier templates of a role.
+pub const MAX_REVISIONS: usize = 8;
+
+fn revisions_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "array",
+        "maxItems": MAX_REVISIONS,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+        "items": generator.subschema_for::<Revision>(),
+    })
 }
 
 fn roles_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -345,6 +403,19 @@ pub struct VictimUnits {
     pub units: Vec<u32>,
 }
 
+/// How many units run from a revision of a role's template.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionUse {
+    /// The role.
+    pub role: String,
+    /// The revision.
+    pub name: String,
+    /// Units of the plan in force.
+    #[schemars(with = "i32", range(min = 0))]
+    pub units: u32,
+}
+
 /// The state of a gang. Only the leader writes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -361,6 +432,10 @@ pub struct GangStatus {
     /// The plan in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanStatus>,
+    /// The templates that the plan in force is made from, by role and revision.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 72))]
+    pub revisions: Vec<RevisionUse>,
     /// Generation of the latest plan, also while none is in force: the next plan's is higher.
     #[schemars(with = "i64", range(min = 0))]
     pub last_generation: u64,

@@ -17,6 +17,8 @@ pub const UNIT: &str = "muster.dev/unit";
 pub const INCARNATION: &str = "muster.dev/incarnation";
 /// Label: index of a pod in its unit, from 0.
 pub const INDEX: &str = "muster.dev/index";
+/// Label: revision of the template that a pod was made from.
+pub const REVISION: &str = "muster.dev/revision";
 /// Label: generation of the plan that made an object.
 pub const GENERATION: &str = "muster.dev/generation";
 /// Annotation: epoch of the leader that wrote an object; the admission policy compares it with the Lease.

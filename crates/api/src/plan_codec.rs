@@ -5,7 +5,7 @@
 //!   model::Plan ◀──decode── PlanStatus ◀──join, hashes checked──┘
 //! ```
 //!
-//! Units that follow each other and have the same role, incarnation, class and number of pods share a [`PlanRun`];
+//! Units that follow each other and have the same role, incarnation, revision, class and number of pods share a [`PlanRun`];
 //! their nodes are one list, unit after unit, in the notation of [`nodes`].
 
 pub mod nodes;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-use crate::names;
+use crate::{gang::first_revision, names};
 
 /// Largest plan that is kept in the status itself, in bytes. An object of etcd holds 1.5 MiB, and a watch delivers
 /// every one whole.
@@ -59,11 +59,18 @@ pub struct PlanRun {
     /// The generation in which their pods got their present environment.
     #[schemars(with = "i64", range(min = 0))]
     pub incarnation: u64,
+    /// Revision of the role's template that their pods are made from.
+    #[serde(default = "first_revision", skip_serializing_if = "is_first")]
+    pub revision: String,
     /// Accelerator class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// Node of each pod, unit after unit, such as `hgx-[001-004],rack7-node[1-2]*4`.
     pub nodes: String,
+}
+
+fn is_first(revision: &String) -> bool {
+    *revision == first_revision()
 }
 
 /// Nodes held for one role.
@@ -165,6 +172,7 @@ pub fn encode(plan: &Plan) -> PlanStatus {
                 format!("{start}-{}", u64::from(start) + length as u64 - 1)
             },
             incarnation: first.incarnation,
+            revision: first.revision.clone(),
             class: first.placed.class.clone(),
             nodes: nodes::encode(units.iter().flat_map(|unit| &unit.placed.nodes).map(NodeName::as_str)),
         });
@@ -186,6 +194,7 @@ fn continues(first: &PlannedUnit, unit: &PlannedUnit, ahead: u32) -> bool {
     unit.placed.id.role == first.placed.id.role
         && Some(unit.placed.id.index) == first.placed.id.index.checked_add(ahead)
         && unit.incarnation == first.incarnation
+        && unit.revision == first.revision
         && unit.placed.class == first.placed.class
         && unit.placed.nodes.len() == first.placed.nodes.len()
 }
@@ -242,6 +251,7 @@ fn decode_run(run: &PlanRun, limit: usize, units: &mut Vec<PlannedUnit>) -> Resu
             nodes: names.by_ref().take(each).collect(),
         },
         incarnation: run.incarnation,
+        revision: run.revision.clone(),
     }));
     Ok(())
 }

@@ -262,53 +262,58 @@ pub const GANG: &[Check] = &[
     ),
 ];
 
-/// A Gang with a plan in force that is not suspended, changed: fields of which a change would leave pods of two kinds.
+/// A Gang with a plan in force, changed: fields of which a change would leave pods of two kinds.
 /// Sizes may change, which makes a new plan; the operator itself changes sizes, rank, recovery and `suspend`. At the root,
 /// where the status can be seen.
 pub const GANG_LIVE: &[Check] = &[
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.queue == oldSelf.spec.queue",
-        "queue must not change while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.queue == oldSelf.spec.queue",
+        "queue must not change while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         ".spec.queue",
     ),
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.classes) == has(oldSelf.spec.classes) && (!has(self.spec.classes) || self.spec.classes == oldSelf.spec.classes))",
-        "classes must not change while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.classes) == has(oldSelf.spec.classes) && (!has(self.spec.classes) || self.spec.classes == oldSelf.spec.classes))",
+        "classes must not change while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         ".spec.classes",
     ),
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (self.spec.roles.size() == oldSelf.spec.roles.size() && self.spec.roles.all(role, oldSelf.spec.roles.exists(old, old.name == role.name)))",
-        "roles must not come, go or change their names while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || (self.spec.roles.size() == oldSelf.spec.roles.size() && self.spec.roles.all(role, oldSelf.spec.roles.exists(old, old.name == role.name)))",
+        "roles must not come, go or change their names while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         ".spec.roles",
     ),
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.roles.all(role, oldSelf.spec.roles.all(old, old.name != role.name || old.template == role.template))",
-        "the template of a role must not change while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.roles.all(role, oldSelf.spec.roles.all(old, old.name != role.name || (old.revision == role.revision ? old.template == role.template : has(oldSelf.status.revisions))))",
+        "the template of a role must not change while the gang holds a plan: name the new one in revision and keep the old one in revisions, or set spec.suspend: true and wait until it holds none",
         ".spec.roles",
     ),
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.roles.all(role, oldSelf.spec.roles.all(old, old.name != role.name || (has(old.container) == has(role.container) && (!has(old.container) || old.container == role.container))))",
-        "the container of a role must not change while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || !has(oldSelf.status.revisions) || oldSelf.status.revisions.all(used, self.spec.roles.exists(role, role.name == used.role && (role.revision == used.name || (has(role.revisions) && role.revisions.exists(kept, kept.name == used.name)))))",
+        "revisions must keep the templates that units run with: status.revisions says which",
         ".spec.roles",
     ),
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.within) == has(oldSelf.spec.within) && (!has(self.spec.within) || self.spec.within == oldSelf.spec.within))",
-        "within must not change while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.roles.all(role, oldSelf.spec.roles.all(old, old.name != role.name || (has(old.container) == has(role.container) && (!has(old.container) || old.container == role.container))))",
+        "the container of a role must not change while the gang holds a plan: set spec.suspend: true and wait until it holds none",
+        ".spec.roles",
+    ),
+    check(
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.within) == has(oldSelf.spec.within) && (!has(self.spec.within) || self.spec.within == oldSelf.spec.within))",
+        "within must not change while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         ".spec.within",
     ),
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.rules) == has(oldSelf.spec.rules) && (!has(self.spec.rules) || self.spec.rules == oldSelf.spec.rules))",
-        "rules must not change while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || (has(self.spec.rules) == has(oldSelf.spec.rules) && (!has(self.spec.rules) || self.spec.rules == oldSelf.spec.rules))",
+        "rules must not change while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         ".spec.rules",
     ),
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || (self.spec.launch.framework == oldSelf.spec.launch.framework && self.spec.launch.port == oldSelf.spec.launch.port)",
-        "launch.framework and launch.port must not change while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || (self.spec.launch.framework == oldSelf.spec.launch.framework && self.spec.launch.port == oldSelf.spec.launch.port)",
+        "launch.framework and launch.port must not change while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         ".spec.launch",
     ),
     check(
-        "oldSelf.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.outcome == oldSelf.spec.outcome",
-        "outcome must not change while the gang holds a plan: set spec.suspend: true first",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.outcome == oldSelf.spec.outcome",
+        "outcome must not change while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         ".spec.outcome",
     ),
 ];
@@ -347,7 +352,29 @@ pub const ROLE: &[Check] = &[
         "units.max * podsPerUnit must not exceed 262144 pods",
         ".units.max",
     ),
+    check(
+        "!has(self.revisions) || self.revisions.all(kept, kept.name != self.revision)",
+        "revisions must not hold the name of the present template, which is in revision",
+        ".revisions",
+    ),
+    check(
+        "!has(self.revisions) || self.revisions.all(kept, kept.name != oldSelf.revision || kept.template == oldSelf.template)",
+        "revisions must keep the template of the revision before as it was",
+        ".revisions",
+    ),
+    check(
+        "!has(oldSelf.revisions) || oldSelf.revisions.all(kept, kept.name != self.revision || kept.template == self.template)",
+        "revision must not be the name of an earlier template, unless template is that one",
+        ".revision",
+    ),
 ];
+
+/// `Revision` of a role.
+pub const REVISION: &[Check] = &[check(
+    "self.template == oldSelf.template",
+    "an earlier template never changes: give it another name",
+    ".template",
+)];
 
 /// `Recovery`.
 pub const RECOVERY: &[Check] = &[check(

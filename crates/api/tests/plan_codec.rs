@@ -13,6 +13,7 @@ fn unit(role: &str, index: u32, incarnation: u64, class: Option<&str>, names: &[
             nodes: names.iter().map(|name| NodeName::from(name.as_str())).collect(),
         },
         incarnation,
+        revision: String::new(),
     }
 }
 

@@ -8,7 +8,9 @@ mod server;
 
 use cases::{
     CASES, Case,
-    edits::{EDITS, GANG, GANG_ALLOWED, GANG_EDITS, PLACED, PLAN_CHANGED, allowed_edits},
+    edits::{
+        EDITS, FREED, GANG, GANG_ALLOWED, GANG_EDITS, PLACED, PLAN_CHANGED, REVISED, REVISIONS, allowed_edits,
+    },
     manifests::{KINDS, base, job, manifest, through_types, without_templates},
 };
 use serde_json::{Value, json};
@@ -36,7 +38,7 @@ fn every_rule_has_a_case() {
         messages(&serde_json::to_value(crd).unwrap(), &mut rules);
     }
     assert!(rules.len() > 40, "only {} rules found", rules.len());
-    let edits = EDITS.iter().chain(GANG_EDITS).map(|edit| edit.says);
+    let edits = EDITS.iter().chain(GANG_EDITS).chain(REVISIONS).map(|edit| edit.says);
     let said: Vec<&str> = CASES.iter().map(|case| case.says).chain(edits).chain([PLAN_CHANGED]).collect();
     let without: Vec<&String> = rules.iter().filter(|rule| !said.contains(&rule.as_str())).collect();
     assert!(without.is_empty(), "rules without a case: {without:#?}");
@@ -139,10 +141,27 @@ async fn a_gang_in_force_changes_only_where_it_may() {
             all.push(format!("{change} was refused with: {answer}"));
         }
     }
+    // Pods of the plan may still run: that it is to be suspended is not enough.
     server.edit(GANG_COPY, name, r#"{"spec": {"suspend": true}}"#, false).await.unwrap();
     for edit in GANG_EDITS {
+        if server.edit(GANG_COPY, name, edit.change, true).await.is_ok() {
+            all.push(format!("{} changed while the gang was to be suspended and held a plan", edit.field));
+        }
+    }
+    server.edit(GANG_COPY, &format!("{name}/status"), FREED, false).await.unwrap();
+    for edit in GANG_EDITS {
         if let Err(answer) = server.edit(GANG_COPY, name, edit.change, true).await {
-            all.push(format!("{} of a suspended gang was refused with: {answer}", edit.field));
+            all.push(format!("{} of a gang without a plan was refused with: {answer}", edit.field));
+        }
+    }
+    server.edit(GANG_COPY, name, REVISED, false).await.unwrap();
+    for edit in REVISIONS {
+        match server.edit(GANG_COPY, name, edit.change, true).await {
+            Ok(_) => all.push(format!("{} changed: {}", edit.field, edit.says)),
+            Err(answer) if !answer.contains(edit.says) || !answer.contains(edit.field) => {
+                all.push(format!("{} was refused with: {answer}", edit.field));
+            }
+            Err(_) => {}
         }
     }
     server.remove_copy(GANG_COPY).await;

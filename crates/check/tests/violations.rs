@@ -121,13 +121,15 @@ const SNAPSHOTS: &[(&str, Change, Change)] = &[
         |s| {
             let mut other = gang();
             other.uid = "g2".into();
-            plan(&mut other).units = vec![PlannedUnit { placed: unit(0, &["n0", "n1"]), incarnation: 1 }];
+            plan(&mut other).units =
+                vec![PlannedUnit { placed: unit(0, &["n0", "n1"]), incarnation: 1, revision: String::new() }];
             s.gangs.push(other);
         },
         |s| {
             let mut other = gang();
             other.uid = "g2".into();
-            plan(&mut other).units = vec![PlannedUnit { placed: unit(0, &["n4", "n5"]), incarnation: 1 }];
+            plan(&mut other).units =
+                vec![PlannedUnit { placed: unit(0, &["n4", "n5"]), incarnation: 1, revision: String::new() }];
             s.gangs.push(other);
         },
     ),

@@ -221,7 +221,11 @@ fn cluster() -> (Cluster, ObjectKey, Uid) {
         class: None,
         nodes: vec![NodeName::from("n")],
     };
-    let plan = Plan { generation: 2, units: vec![PlannedUnit { placed, incarnation: 2 }], ..Plan::default() };
+    let plan = Plan {
+        generation: 2,
+        units: vec![PlannedUnit { placed, incarnation: 2, revision: String::new() }],
+        ..Plan::default()
+    };
     cluster.set_gang(Gang {
         key: key.clone(),
         uid: uid.clone(),

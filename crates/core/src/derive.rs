@@ -6,7 +6,7 @@
 
 use muster_api::{
     AcceleratorClassSpec, Framework, GangOutcome, GangSpec, Launch, Outcome as JobOutcome, OutcomePolicy,
-    PlacementRule, PodTemplate, RoleSpec, TrainingJobSpec, UnitBounds,
+    PlacementRule, PodTemplate, RoleSpec, TrainingJobSpec, UnitBounds, gang::first_revision,
 };
 use muster_cluster::template::{self, Review, devices};
 use muster_lifecycle::parallelism::{self, Elastic, Rule, Rules, TrainingSpec};
@@ -285,6 +285,8 @@ pub fn gang_spec(spec: &TrainingJobSpec, derived: Derived) -> GangSpec {
         roles: vec![RoleSpec {
             name: ROLE.into(),
             template: PodTemplate::from(&spec.template),
+            revision: first_revision(),
+            revisions: Vec::new(),
             termination_grace_period_seconds: Some((grace + 999) / 1000),
             devices: derived.devices,
             container: spec.accelerator.container.clone(),

@@ -122,6 +122,7 @@ impl Blueprint {
             (labels::GANG, name.as_str()),
             (labels::GANG_UID, uid.as_str()),
             (labels::ROLE, role.name.as_str()),
+            (labels::REVISION, role.revision.as_str()),
             (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
         ] {
             all.insert(key.into(), json!(value));

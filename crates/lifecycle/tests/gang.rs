@@ -38,6 +38,8 @@ fn terms(units: u32) -> Terms {
             min: 1,
             max: units,
             valid: Vec::new(),
+            revision: "1".into(),
+            held: false,
         }],
         ..Terms::default()
     }

@@ -52,6 +52,9 @@ pub struct PlannedUnit {
     pub placed: PlacedUnit,
     /// The generation in which its pods got their present environment; part of their names.
     pub incarnation: u64,
+    /// Name of the role's template revision that its pods are made from; empty for the role's only one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub revision: String,
 }
 
 /// A plan in force.
@@ -69,7 +72,8 @@ impl Plan {
     /// The plan that follows `previous` (none for the first): its generation is `generation`. A unit keeps its
     /// incarnation when its nodes and class stay the same, the number of units of every role stays the same (so the
     /// environment of its pods stays true) and it is not in `renew`; otherwise it gets the new generation as its
-    /// incarnation. `renew_all` renews every unit (frameworks that restart as a whole).
+    /// incarnation. `renew_all` renews every unit (frameworks that restart as a whole). Every unit keeps its revision, and
+    /// one that is new gets that of its role's others, until [`Self::revise`].
     pub fn next(
         previous: Option<&Self>,
         generation: u64,
@@ -87,16 +91,29 @@ impl Plan {
             .units
             .into_iter()
             .map(|placed| {
-                let kept = old
-                    .get(&placed.id)
+                let before = old.get(&placed.id);
+                let kept = before
                     .filter(|unit| {
                         !renew_all && same_size && !renew.contains(&placed.id) && unit.placed == placed
                     })
                     .map(|unit| unit.incarnation);
-                PlannedUnit { placed, incarnation: kept.unwrap_or(generation) }
+                let units = || previous.into_iter().flat_map(|plan| &plan.units);
+                let like =
+                    before.copied().or_else(|| units().find(|unit| unit.placed.id.role == placed.id.role));
+                let revision = like.map(|unit| unit.revision.clone()).unwrap_or_default();
+                PlannedUnit { placed, incarnation: kept.unwrap_or(generation), revision }
             })
             .collect();
         Self { generation, units, spares: placement.spares }
+    }
+
+    /// Gives the units that start anew under this plan the revision that `newest` says for their role, where it says one.
+    pub fn revise<'a>(&mut self, newest: impl Fn(&str) -> Option<&'a str>) {
+        for unit in self.units.iter_mut().filter(|unit| unit.incarnation == self.generation) {
+            if let Some(revision) = newest(&unit.placed.id.role) {
+                revision.clone_into(&mut unit.revision);
+            }
+        }
     }
 
     /// The unit with this id.

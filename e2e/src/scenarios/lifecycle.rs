@@ -7,7 +7,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use muster_api::{JobPhase, TrainingJob};
+use muster_api::{Gang, GangPhase, JobPhase, TrainingJob, labels};
 use serde_json::json;
 use std::time::Duration;
 
@@ -43,6 +43,90 @@ pub async fn suspend_and_resume(world: &World) -> Result<()> {
     oracle::check(world).await?;
     operator.stop().await;
     Ok(())
+}
+
+/// Another template reaches the pods of a unit when they start anew, whoever leads then, and those of no other unit.
+pub async fn a_unit_keeps_its_template_until_it_starts_anew(world: &World) -> Result<()> {
+    let template = |image: &str| json!({ "spec": { "containers": [{ "name": "server", "image": image }] } });
+    let operator = world.start("one");
+    world
+        .create::<Gang>(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Gang", "metadata": { "name": "serves" },
+            "spec": {
+                "roles": [{ "name": "server", "template": template("example/one"), "units": { "min": 2, "max": 2 } }],
+                "outcome": { "policy": "Never" },
+            },
+        }))
+        .await?;
+    let gangs = world.api::<Gang>();
+    runs(world, "serves").await?;
+    let before = live(world).await?;
+    let role = json!({
+        "name": "server", "template": template("example/two"), "units": { "min": 2, "max": 2 },
+        "revision": "2", "revisions": [{ "name": "1", "template": template("example/one") }],
+    });
+    let patch = json!({ "spec": { "roles": [role] } });
+    gangs.patch("serves", &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    world
+        .eventually("the status says who runs what", MINUTE, || async {
+            let said = valid_words(&world.gang("serves").await?);
+            let told = said.contains("that run from template \"1\": 2; template \"2\" is used when");
+            Ok(if told { Ok(()) } else { Err(said) })
+        })
+        .await?;
+    ensure!(images(world).await? == ["example/one", "example/one"], "the edit alone changed pods");
+    // The next leader knows only what the objects say.
+    operator.stop().await;
+    let operator = world.start("two");
+    let unit = |pod: &Pod| pod.labels().get(labels::UNIT).cloned().unwrap_or_default();
+    let (kept, gone) = if unit(&before[0]) == "0" { (0, 1) } else { (1, 0) };
+    world.api::<Pod>().delete(&before[gone].name_any(), &DeleteParams::default()).await?;
+    world
+        .eventually("one unit has the new template", 2 * MINUTE, || async {
+            let images = images(world).await?;
+            Ok(if images == ["example/one", "example/two"] { Ok(()) } else { Err(format!("{images:?}")) })
+        })
+        .await?;
+    runs(world, "serves").await?;
+    let after = live(world).await?;
+    ensure!(
+        after.iter().any(|pod| pod.uid() == before[kept].uid()),
+        "the other unit's pod is not the one it was"
+    );
+    for pod in &after {
+        let revision = pod.labels().get(labels::REVISION).map(String::as_str);
+        let wanted = if unit(pod) == "0" { "1" } else { "2" };
+        ensure!(revision == Some(wanted), "{} says it is of revision {revision:?}", pod.name_any());
+    }
+    let used = world.gang("serves").await?.status.unwrap_or_default().revisions;
+    let used: Vec<_> = used.iter().map(|used| (used.name.as_str(), used.units)).collect();
+    ensure!(used == [("1", 1), ("2", 1)], "the status counts {used:?}");
+    operator.stop().await;
+    Ok(())
+}
+
+/// Waits until a Gang runs.
+async fn runs(world: &World, name: &str) -> Result<()> {
+    world
+        .eventually("the gang runs", 2 * MINUTE, || async {
+            let status = world.gang(name).await?.status.unwrap_or_default();
+            let runs = status.phase == Some(GangPhase::Running);
+            Ok(if runs { Ok(()) } else { Err(format!("{:?}: {:?}", status.phase, status.message)) })
+        })
+        .await
+}
+
+fn valid_words(gang: &Gang) -> String {
+    let conditions = gang.status.iter().flat_map(|status| &status.conditions);
+    conditions.filter(|one| one.type_ == "Valid").map(|one| one.message.clone()).collect()
+}
+
+/// The images of all pods that live, sorted.
+async fn images(world: &World) -> Result<Vec<String>> {
+    let image = |pod: Pod| pod.spec.and_then(|spec| spec.containers.into_iter().next()?.image);
+    let mut images: Vec<String> = live(world).await?.into_iter().filter_map(image).collect();
+    images.sort();
+    Ok(images)
 }
 
 /// The job's PriorityClass ranks the gang and is that of its pods.

@@ -57,6 +57,11 @@ macro_rules! for_each_scenario {
             nodes::hgx(1)
         );
         $scenario!(budget_survives_a_restart, crash::budget_survives_a_restart, nodes::hgx(2));
+        $scenario!(
+            a_unit_keeps_its_template_until_it_starts_anew,
+            lifecycle::a_unit_keeps_its_template_until_it_starts_anew,
+            nodes::hgx(2)
+        );
         $scenario!(deadline_and_time_to_live, lifecycle::deadline_and_time_to_live, nodes::hgx(2));
         $scenario!(
             frameworks_get_their_environment,

@@ -208,7 +208,9 @@ impl Stage {
                 json!({"spec": {"priorityClassName": class}})
             }
             Edit::Template(at) => {
-                roles[0]["template"]["metadata"]["annotations"][REVISION] = json!(format!("hand-{at}"));
+                if !revise(&mut roles[0], &live["status"], &format!("hand-{at}")) {
+                    return;
+                }
                 json!({"spec": {"roles": roles}})
             }
             Edit::Rack(on) => {
@@ -411,4 +413,33 @@ impl Stage {
             let _gone = self.sim.act(&Method::DELETE, &path, &json!({"gracePeriodSeconds": 0}));
         }
     }
+}
+
+/// Gives a role another template, as the API server allows it: under another name where the gang holds a plan, with those
+/// kept that units run with. Returns false where it has that template.
+fn revise(role: &mut Value, status: &Value, name: &str) -> bool {
+    let mut template = role["template"].clone();
+    template["metadata"]["annotations"][REVISION] = json!(name);
+    let before = text(&role["revision"]);
+    if before == name || role["template"] == template {
+        return false;
+    }
+    if status["plan"].is_null() {
+        role["template"] = template;
+        return true;
+    }
+    let used = |name: &str| {
+        let used = status["revisions"].as_array().into_iter().flatten();
+        used.into_iter().any(|used| used["role"] == role["name"] && used["name"] == name)
+    };
+    let mut kept: Vec<Value> = role["revisions"].as_array().cloned().unwrap_or_default();
+    kept.push(json!({ "name": before, "template": role["template"] }));
+    if let Some(known) = kept.iter().find(|kept| kept["name"] == name) {
+        template = known["template"].clone();
+    }
+    kept.retain(|kept| kept["name"] != name && used(&text(&kept["name"])));
+    role["template"] = template;
+    role["revision"] = json!(name);
+    role["revisions"] = Value::Array(kept);
+    true
 }

@@ -107,12 +107,12 @@ impl Scene {
         let wanted = text(&job["spec"]["template"]["metadata"]["annotations"][REVISION]);
         let id = uid(gang);
         let other = self.judge.pods.values().find(|pod| {
-            pod.gang == id && pod.live() && !pod.impostor && !pod.leaving && pod.revision != wanted
+            pod.gang == id && pod.live() && !pod.impostor && !pod.leaving && pod.template != wanted
         });
         if let Some(pod) = other {
             return fault(
                 "a job runs what it does not say",
-                format!("{said}: pod {} is of template {:?}, not {wanted:?}", pod.key.1, pod.revision),
+                format!("{said}: pod {} is of template {:?}, not {wanted:?}", pod.key.1, pod.template),
             );
         }
         let (wants, has) =
@@ -134,6 +134,9 @@ impl Scene {
         if !gang["metadata"]["deletionTimestamp"].is_null() {
             return fault("a deleted gang does not go", said);
         }
+        if let Some(found) = self.templates(gang, &said) {
+            return Some(found);
+        }
         if let Some(job) = owner(gang, "TrainingJob") {
             let there = self.jobs.iter().any(|object| uid(object) == job);
             return if there { None } else { fault("a gang outlives its job", said) };
@@ -145,6 +148,32 @@ impl Scene {
         let asks = Asks::of_gang(gang);
         let silent = text(&gang["status"]["reason"]).is_empty();
         self.phase(&phase, &asks, Some(&uid(gang)), self.seen(gang), &said, silent)
+    }
+
+    /// A unit's pods are of the unit's template.
+    fn templates(&self, gang: &Value, said: &str) -> Option<Fault> {
+        let seen = self.seen(gang)?;
+        let id = uid(gang);
+        let pods = self.judge.pods.values().filter(|pod| pod.gang == id && pod.live() && !pod.impostor);
+        for (pod, entry) in pods.filter_map(|pod| Some((pod, seen.plan.get(&pod.place)?))) {
+            let roles = gang["spec"]["roles"].as_array().into_iter().flatten();
+            let Some(role) = roles.into_iter().find(|role| role["name"] == pod.place.0.as_str()) else {
+                continue;
+            };
+            let earlier = role["revisions"].as_array().into_iter().flatten();
+            let named = earlier.into_iter().find(|kept| kept["name"] == entry.revision.as_str());
+            let template = named.map_or(&role["template"], |kept| &kept["template"]);
+            let wanted = text(&template["metadata"]["annotations"][REVISION]);
+            if pod.wanted(seen) && (pod.revision != entry.revision || pod.template != wanted) {
+                let (has, says) = (&pod.revision, &entry.revision);
+                let what = format!(
+                    "{said}: pod {} has revision {has:?} and template {:?}, its unit {says:?} and {wanted:?}",
+                    pod.key.1, pod.template
+                );
+                return fault("a pod is not of its unit's template", what);
+            }
+        }
+        None
     }
 
     /// Whether a phase is true, and one that may last.

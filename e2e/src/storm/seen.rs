@@ -20,6 +20,8 @@ pub struct Entry {
     pub incarnation: u64,
     /// Accelerators.
     pub gpus: u64,
+    /// Revision of its unit's template.
+    pub revision: String,
 }
 
 /// A gang.
@@ -74,8 +76,12 @@ impl GangSeen {
                     let role = unit.placed.id.role.clone();
                     for (index, node) in (0..).zip(&unit.placed.nodes) {
                         let gpus = gpus.get(&role).copied().unwrap_or(0);
-                        let entry =
-                            Entry { node: node.as_str().to_owned(), incarnation: unit.incarnation, gpus };
+                        let entry = Entry {
+                            node: node.as_str().to_owned(),
+                            incarnation: unit.incarnation,
+                            gpus,
+                            revision: unit.revision.clone(),
+                        };
                         seen.plan.insert((role.clone(), unit.placed.id.index, index), entry);
                     }
                 }
@@ -122,7 +128,9 @@ pub struct PodSeen {
     pub impostor: bool,
     /// Its creation was done late.
     pub late: bool,
-    /// The revision of the template that it was made from.
+    /// What its template says that it is.
+    pub template: String,
+    /// The revision that it was made from.
     pub revision: String,
 }
 
@@ -145,7 +153,8 @@ impl PodSeen {
             epoch: note(labels::EPOCH).parse().unwrap_or(0),
             impostor: !pod["metadata"]["annotations"][HOSTILE].is_null(),
             late: false,
-            revision: note(REVISION),
+            template: note(REVISION),
+            revision: label(labels::REVISION),
         })
     }
 
@@ -166,7 +175,7 @@ impl PodSeen {
 
 /// Annotation of objects that the storm made to do harm.
 pub const HOSTILE: &str = "storm/hostile";
-/// Annotation of templates: which revision.
+/// Annotation of templates: which.
 pub const REVISION: &str = "storm/revision";
 
 /// Accelerators that a pod asks for.

@@ -46,6 +46,8 @@ pub fn terms(spec: &GangSpec) -> Terms {
                 min: role.units.min,
                 max: role.units.max,
                 valid: role.units.valid.clone(),
+                revision: role.revision.clone(),
+                held: false,
             })
             .collect(),
     }

@@ -9,6 +9,7 @@ mod children;
 mod facts;
 mod pods;
 mod request;
+mod revisions;
 mod settle;
 mod status;
 
@@ -28,6 +29,7 @@ use crate::launch::Launcher;
 use crate::manifest::Blueprint;
 use crate::shared::Shared;
 use crate::want::{Facet, Kind, Target};
+use revisions::Revisions;
 use status::Change;
 
 pub use children::ChildSeen;
@@ -100,8 +102,10 @@ pub struct RolePlan {
 pub struct PlanWork {
     /// Its generation; 0 without a plan.
     pub generation: u64,
-    /// What is the same for the pods of a role.
-    pub roles: BTreeMap<String, Arc<RolePlan>>,
+    /// What is the same for the pods of a role, by revision.
+    pub roles: BTreeMap<String, BTreeMap<String, Arc<RolePlan>>>,
+    /// The template that each unit's pods are made from.
+    pub revisions: Revisions,
     /// What progress was computed from last.
     pub seen_progress: Option<(Tally, Option<i64>, Option<String>)>,
     /// The nodes under which the gang is indexed, and what its plan takes of each.
@@ -256,6 +260,7 @@ impl GangRt {
         }
         self.owner = Owner::of(&object);
         self.object = object;
+        self.hold_revisions();
         if status != self.status {
             let plan = if status.plan == self.status.plan {
                 self.life.committed().plan.clone()
@@ -289,7 +294,9 @@ impl GangRt {
         let generation = self.life.plan().map_or(0, |plan| plan.generation);
         if self.work.generation != generation {
             let nodes = std::mem::take(&mut self.work.nodes);
-            self.work = PlanWork { generation, nodes, ..PlanWork::default() };
+            let revisions = self.life.plan().map(Revisions::of).unwrap_or_default();
+            self.work = PlanWork { generation, revisions, nodes, ..PlanWork::default() };
+            self.hold_revisions();
             self.progress.clear();
             self.spared.clear();
         }

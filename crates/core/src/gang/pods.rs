@@ -245,15 +245,20 @@ fn create(shared: &mut Shared, rt: &mut GangRt, slot: &Slot) -> bool {
     true
 }
 
-/// What is the same for all pods of a slot's role: made once per plan, from what the plan was made from.
+/// What is the same for all pods of a slot's role and revision: made once per plan, from what the plan was made from.
 fn role_plan(rt: &mut GangRt, slot: &Slot) -> Result<Arc<RolePlan>, String> {
-    if let Some(role) = rt.work.roles.get(&slot.unit.role) {
+    let revision = rt.work.revisions.of_unit(&slot.unit);
+    if let Some(role) = rt.work.roles.get(&slot.unit.role).and_then(|role| role.get(revision)) {
         return Ok(role.clone());
     }
+    let revision = revision.to_owned();
     if let Framework::Unknown(word) = rt.object.spec.launch.framework {
         return Err(format!("spec.launch.framework: {word:?} is not known to this version of Muster"));
     }
     let spec = rt.role(&slot.unit.role).ok_or("the specification has no such role")?;
+    let spec = &spec.at(&revision).ok_or_else(|| {
+        format!("spec.roles[{}].revisions: has no template {revision:?}, with which the unit runs", spec.name)
+    })?;
     let basis = rt.in_force().map_err(|reason| reason.to_string())?;
     let role = basis.roles().iter().find(|role| role.name == slot.unit.role);
     let role = role.ok_or("the plan was made for other roles")?;
@@ -267,7 +272,7 @@ fn role_plan(rt: &mut GangRt, slot: &Slot) -> Result<Arc<RolePlan>, String> {
         launcher: Launcher::of(&rt.object, Some(spec)),
         world: Launcher::world(plan, &slot.unit.role, rt.checkpoint_step),
     });
-    rt.work.roles.insert(slot.unit.role.clone(), role.clone());
+    rt.work.roles.entry(slot.unit.role.clone()).or_default().insert(revision, role.clone());
     Ok(role)
 }
 

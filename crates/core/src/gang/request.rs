@@ -84,6 +84,10 @@ impl GangRt {
 
     /// The plan in force is judged by what is known of its pods now.
     pub fn rebase(&mut self, shared: &Shared) {
+        if self.terms.roles.iter().any(|role| role.held) {
+            // What is known now is known of another template.
+            return;
+        }
         refresh(shared, self);
         if let Ok(request) = &self.request {
             self.basis = Some(Arc::new(Basis::of(request)));

@@ -12,7 +12,7 @@ use muster_model::{Millis, Plan, Reason};
 
 use super::facts::{ranges, time};
 use super::settle::class_of;
-use super::{Basis, Chunk, GangRt};
+use super::{Basis, Chunk, GangRt, revisions};
 use crate::want::{Class, Want};
 use crate::{plan_devices, plan_words};
 
@@ -55,10 +55,13 @@ impl GangRt {
         status
     }
 
-    /// That it can be placed, and which wishes of its templates are heeded only so far.
-    fn valid(&self) -> Condition {
+    /// That it can be placed, which wishes of its templates are heeded only so far, and which units of a plan have an
+    /// earlier template.
+    fn valid(&self, plan: Option<&Plan>) -> Condition {
         let notes = template::notes_of(&self.object.spec.roles);
         let said = template::sound("the specification can be placed", notes);
+        let earlier = plan.map(|plan| self.earlier_notes(plan)).unwrap_or_default();
+        let said = earlier.into_iter().fold(said, |said, note| format!("{said}; {note}"));
         Condition::yes(condition::VALID, "Valid", said)
     }
 
@@ -77,6 +80,7 @@ impl GangRt {
         status.phase = Some(phase);
         status.plan = None;
         status.basis = None;
+        status.revisions.clear();
         status.done = None;
         status.launched = false;
         status.gpus = 0;
@@ -198,6 +202,7 @@ impl GangRt {
         status.phase = Some(GangPhase::Placed);
         status.plan = Some(plan_codec::encode(plan));
         status.basis = self.basis_of(cause);
+        status.revisions = revisions::in_use(plan);
         status.done = None;
         status.last_generation = plan.generation;
         status.launched = false;
@@ -207,7 +212,7 @@ impl GangRt {
         status.message = Some(message.clone());
         self.count_restart(&mut status, cause, plan.generation, now);
         let changes = [
-            self.valid(),
+            self.valid(Some(plan)),
             Condition::yes(condition::PLACED, "Placed", words),
             Condition::no(condition::RUNNING, "Starting", "its pods are being created"),
         ];
@@ -265,7 +270,7 @@ impl GangRt {
         };
         let mut status = self.without_plan(phase, code, &message, now);
         let valid =
-            if invalid { Condition::no(condition::VALID, code, message.clone()) } else { self.valid() };
+            if invalid { Condition::no(condition::VALID, code, message.clone()) } else { self.valid(None) };
         self.conditions(&mut status, &[valid], now);
         let note = (!same_kind).then(|| (code.to_owned(), message, true));
         let change =
@@ -323,6 +328,9 @@ impl GangRt {
         status.done = ranges(slots.done());
         if let Some(basis) = self.basis.as_ref().and_then(|basis| basis.written()) {
             status.basis = Some(basis);
+        }
+        if status.observed_generation != self.status.observed_generation {
+            self.conditions(&mut status, &[self.valid(Some(plan))], now);
         }
         let mut note = None;
         if let Some(message) = &trouble {

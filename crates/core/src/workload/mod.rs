@@ -155,6 +155,11 @@ fn want_gangs(
             shared.wake_workload(workload.uid(), at);
             continue;
         }
+        if own.is_some_and(|gang| gang.object.spec.suspend && waits_for_plan(gang, &want.spec)) {
+            // It gives its plan back; then it is looked at again.
+            shared.desk.cancel(&target);
+            continue;
+        }
         let child = child(workload, key, own, &want);
         shared.desk.want(Want::Apply(Box::new(child)));
         // While the server refuses it, its sentence stands.
@@ -259,8 +264,7 @@ fn child(workload: &dyn Workload, key: ObjectKey, own: Option<&GangRt>, want: &G
         json!({ "op": "add", "path": "/metadata/annotations", "value": { labels::DERIVED: want.derived } })
     };
     let patch = match own {
-        // What a plan in force stands on does not change under it: first the gang gives it back.
-        Some(gang) if gang.status.plan.is_some() && !gang.object.spec.suspend && !alive(gang, &want.spec) => {
+        Some(gang) if waits_for_plan(gang, &want.spec) => {
             json!([{ "op": "add", "path": "/spec/suspend", "value": true }])
         }
         _ => json!([note, { "op": "replace", "path": "/spec", "value": want.spec }]),
@@ -275,15 +279,21 @@ fn child(workload: &dyn Workload, key: ObjectKey, own: Option<&GangRt>, want: &G
     }
 }
 
+/// Whether a specification changes what the plan in force stands on: first the gang gives that back.
+fn waits_for_plan(gang: &GangRt, spec: &GangSpec) -> bool {
+    gang.status.plan.is_some() && !alive(gang, spec)
+}
+
 /// Whether a specification differs only in what may change while a plan is in force.
 fn alive(gang: &GangRt, spec: &GangSpec) -> bool {
     let old = &gang.object.spec;
-    let role = |role: &RoleSpec| (role.name.clone(), role.template.clone(), role.container.clone());
+    let role = |role: &RoleSpec| (role.name.clone(), role.container.clone());
     let roles = |spec: &GangSpec| spec.roles.iter().map(role).collect::<Vec<_>>();
     (&old.queue, &old.classes, &old.within, &old.rules, &old.outcome)
         == (&spec.queue, &spec.classes, &spec.within, &spec.rules, &spec.outcome)
         && (old.launch.framework, old.launch.port) == (spec.launch.framework, spec.launch.port)
         && roles(old) == roles(spec)
+        && gang.keeps_templates(spec)
 }
 
 impl Core {

@@ -561,7 +561,9 @@ impl Life {
             Renews::Nothing => BTreeSet::new(),
             Renews::Units(units) => units,
         };
-        Plan::next(self.plan(), latest + 1, placement, &renew, terms.whole)
+        let mut plan = Plan::next(self.plan(), latest + 1, placement, &renew, terms.whole);
+        plan.revise(|role| terms.newest(role, *cause == Cause::First));
+        plan
     }
 }
 

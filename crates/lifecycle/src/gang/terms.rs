@@ -36,6 +36,11 @@ pub struct RoleTerms {
     pub max: u32,
     /// The counts between them that are valid; empty: all.
     pub valid: Vec<u32>,
+    /// Revision of its template.
+    pub revision: String,
+    /// Its template asks for other places than the plan in force has: until a new placement, units that start anew keep
+    /// theirs.
+    pub held: bool,
 }
 
 /// What of a gang's specification its life depends on.
@@ -63,6 +68,12 @@ impl Terms {
                 slot.unit.role == *role && slot.unit.index == *unit && slot.index == *index
             }
         }
+    }
+
+    /// The revision that a role's units get when they start anew; `None` where they keep theirs.
+    pub fn newest(&self, role: &str, first: bool) -> Option<&str> {
+        let role = self.roles.iter().find(|known| known.name == role)?;
+        (first || !role.held).then_some(role.revision.as_str())
     }
 
     /// Whether the sizes of a plan are still allowed.

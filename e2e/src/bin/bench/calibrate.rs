@@ -111,8 +111,11 @@ fn bodies(gang: &Gang, count: usize, epoch: i64) -> Result<Vec<(String, Vec<u8>)
         let slot = Slot { unit: unit.clone(), incarnation: 1, index: 0 };
         let node = NodeName::from(format!("node-{:04}", index % NODES));
         let placed = PlacedUnit { id: unit, class: Some(CLASS.into()), nodes: vec![node.clone()] };
-        let plan =
-            Plan { generation: 1, units: vec![PlannedUnit { placed, incarnation: 1 }], ..Plan::default() };
+        let plan = Plan {
+            generation: 1,
+            units: vec![PlannedUnit { placed, incarnation: 1, revision: String::new() }],
+            ..Plan::default()
+        };
         let key = ObjectKey::new(NAMESPACE, format!("calibration-{index:05}"));
         let stamp = Stamp {
             pod: &key,
