@@ -243,3 +243,39 @@ fn only_losses_count_against_the_budget() {
     assert_eq!(words.len(), others.len(), "each has a word of its own");
     assert!(others.iter().all(|cause| cause.counts_as().is_none() && !cause.warns()));
 }
+
+/// Which template a unit's pods are made from changes only when they start anew, and not while the newer one needs another
+/// place; a new placement takes it in any case.
+#[test]
+fn a_unit_keeps_its_revision_until_it_starts_anew() {
+    let with = |revision: &str, held: bool| {
+        let mut terms = Terms { whole: false, outcome: Outcome::Never, ..terms(2) };
+        terms.roles[0].revision = revision.into();
+        terms.roles[0].held = held;
+        terms
+    };
+    let revisions = |plan: &Plan| plan.units.iter().map(|unit| unit.revision.clone()).collect::<Vec<_>>();
+    for (now, cause, expected) in [
+        (with("2", false), "loss", ["1", "2"]),
+        (with("2", true), "loss", ["1", "1"]),
+        (with("2", true), "first", ["2", "2"]),
+    ] {
+        let mut life = Life::new(Committed::default(), 0);
+        assert!(life.decided(&with("1", false), placement(&["a", "b"]), How::Fresh));
+        let Next::Commit(Move::Put(put)) = next(&mut life, &now, 1) else { panic!("a plan is put in force") };
+        assert_eq!(revisions(&put.plan), ["1", "1"]);
+        if cause == "first" {
+            life.drop_decision();
+            assert!(life.decided(&now, placement(&["a", "b"]), How::Fresh));
+        } else {
+            let committed = Committed { plan: Ok(Some(put.plan)), ..placed(1, &["a", "b"]) };
+            life.commit(committed, 2);
+            see(&mut life, 0, PodState::Running, None, 3);
+            see(&mut life, 1, PodState::Failed, Some(1), 3);
+        }
+        let Next::Commit(Move::Put(put)) = next(&mut life, &now, 4) else {
+            panic!("another plan is put in force")
+        };
+        assert_eq!(revisions(&put.plan), expected, "{cause} under {:?}", now.roles[0]);
+    }
+}

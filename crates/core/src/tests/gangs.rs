@@ -291,3 +291,61 @@ fn a_pod_whose_gang_is_gone_is_let_go() {
     let let_go = |want: &Want| matches!(want, Want::EndPod { release: Some(_), delete: Some(_), .. });
     assert_eq!(count(&asked, let_go), 1, "{asked:?}");
 }
+
+/// The first role of a gang with another template under another name, the one before kept.
+fn revised(gang: &mut Value, change: impl FnOnce(&mut Value)) {
+    let role = &mut gang["spec"]["roles"][0];
+    role["revisions"] = json!([{ "name": "1", "template": role["template"] }]);
+    role["revision"] = json!("2");
+    change(&mut role["template"]["spec"]["containers"][0]);
+}
+
+fn created(asked: &[Want]) -> Vec<(String, Value)> {
+    let bodies = asked.iter().filter_map(|want| match want {
+        Want::CreatePod { body, .. } => Some(serde_json::from_slice::<Value>(body).unwrap()),
+        _ => None,
+    });
+    let seen = |pod: Value| {
+        let revision = pod["metadata"]["labels"]["muster.dev/revision"].as_str().unwrap().to_owned();
+        (revision, pod["spec"]["containers"][0].clone())
+    };
+    bodies.map(seen).collect()
+}
+
+/// A unit that starts anew takes a template that fits its place, and keeps its own where the newer one does not: that one
+/// waits for a new placement, and the status says so.
+#[test]
+fn a_template_that_needs_another_place_waits_for_it() {
+    for (field, value, expected) in
+        [("image", json!("example/two"), "2"), ("resources", json!({ "requests": { "cpu": "3" } }), "1")]
+    {
+        let mut table = Table::new(2);
+        table.submit_with("gang", 2, &json!({ "outcome": { "policy": "Never" } }));
+        table.settle(5_000);
+        table.run_all();
+        table.settle(5_000);
+        table.edit_gang("gang", |gang| revised(gang, |container| container[field] = value.clone()));
+        let asked = table.settle(60_000);
+        assert_eq!(count(&asked, is_creation), 0, "the edit of {field} alone restarts nothing");
+        let conditions = table.gangs["gang"]["status"]["conditions"].to_string();
+        let says =
+            if expected == "2" { "is used when their pods start anew" } else { "asks for another place" };
+        assert!(conditions.contains(says), "{conditions}");
+        let failed = table.first_pod();
+        table.end(&failed, 1);
+        let made = created(&table.settle(60_000));
+        assert_eq!(made.len(), 1, "{made:?}");
+        assert_eq!(made[0].0, expected, "{field}");
+        assert_eq!(made[0].1[field] == value, expected == "2", "{made:?}");
+        // Placed anew, it takes what its specification says.
+        table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(true));
+        table.settle(60_000);
+        table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(false));
+        let made = created(&table.settle(120_000));
+        assert_eq!(made.len(), 2, "{made:?}");
+        assert!(
+            made.iter().all(|(revision, container)| revision == "2" && container[field] == value),
+            "{made:?}"
+        );
+    }
+}

@@ -205,3 +205,36 @@ fn the_next_leader_keeps_a_running_jobs_shape() {
     table.settle(30_000);
     assert_eq!((table.plan("job"), &table.gangs["job"]["spec"]), (plan, &spec));
 }
+
+/// A template that a hand gives a job's gang goes again, and costs the job nothing while no pod was made from it; what a
+/// unit does run from is given back with the plan.
+#[test]
+fn a_template_that_is_not_the_jobs_goes_again() {
+    for renewed in [false, true] {
+        let mut table = Table::new(2);
+        table.submit_job("job", "uid", 2);
+        table.settle(5_000);
+        table.run_all();
+        table.settle(5_000);
+        let before = table.pods.clone();
+        table.edit_gang("job", |gang| {
+            let role = &mut gang["spec"]["roles"][0];
+            role["revisions"] = json!([{ "name": "1", "template": role["template"] }]);
+            role["revision"] = json!("2");
+            role["template"]["spec"]["containers"][0]["image"] = json!("example/two");
+            if renewed {
+                let plan = &mut gang["status"]["plan"]["runs"][0];
+                plan["revision"] = json!("2");
+                gang["status"]["revisions"] = json!([{ "role": "worker", "name": "2", "units": 2 }]);
+            }
+        });
+        let asked = table.settle(120_000);
+        let role = &table.gangs["job"]["spec"]["roles"][0];
+        assert_eq!((&role["revision"], &role["revisions"]), (&json!("1"), &Value::Null), "{role}");
+        assert_eq!(table.gangs["job"]["spec"]["suspend"], false);
+        let same = table.pods.keys().eq(before.keys());
+        assert_eq!(same, !renewed, "{:?}", table.gangs["job"]["status"]);
+        let patches = count(&asked, is_apply);
+        assert!(patches <= 2 + usize::from(renewed), "{patches} patches");
+    }
+}
