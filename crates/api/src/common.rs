@@ -23,6 +23,11 @@ pub(crate) fn default_queue() -> String {
     DEFAULT_QUEUE.to_owned()
 }
 
+/// Name of the template that a role begins with.
+pub fn first_revision() -> String {
+    "1".into()
+}
+
 pub(crate) fn one() -> u32 {
     1
 }

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    common::{DEFAULT_PORT, Framework, Parallelism, Recovery, UnitCounts, default_queue, one},
+    common::{DEFAULT_PORT, Framework, Parallelism, Recovery, UnitCounts, default_queue, first_revision, one},
     plan_codec::PlanStatus,
     pod_template::PodTemplate,
     word::Word,
@@ -182,11 +182,6 @@ pub struct Revision {
     pub name: String,
     /// The pods.
     pub template: PodTemplate,
-}
-
-/// Name of the template that a role begins with.
-pub fn first_revision() -> String {
-    "1".into()
 }
 
 /// Most earlier templates of a role.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-use crate::{gang::first_revision, names};
+use crate::{common::first_revision, names};
 
 /// Largest plan that is kept in the status itself, in bytes. An object of etcd holds 1.5 MiB, and a watch delivers
 /// every one whole.

@@ -6,7 +6,7 @@
 
 use muster_api::{
     AcceleratorClassSpec, Framework, GangOutcome, GangSpec, Launch, Outcome as JobOutcome, OutcomePolicy,
-    PlacementRule, PodTemplate, RoleSpec, TrainingJobSpec, UnitBounds, gang::first_revision,
+    PlacementRule, PodTemplate, RoleSpec, TrainingJobSpec, UnitBounds, common::first_revision,
 };
 use muster_cluster::template::{self, Review, devices};
 use muster_lifecycle::parallelism::{self, Elastic, Rule, Rules, TrainingSpec};
