@@ -81,13 +81,25 @@ fn begin_to_create(shared: &mut Shared, rt: &mut GangRt) {
         return;
     }
     let Some(holding) = rt.life.holding() else { return };
-    let missing: VecDeque<Slot> = holding
-        .slots
-        .iter()
-        .filter(|planned| planned.state == SlotState::Missing)
-        .map(|planned| planned.slot.clone())
-        .collect();
-    shared.creating.insert(rt.key.clone(), missing);
+    // One that waits for room is tried again when something of its node changes: of two thousand that wait, each pod that
+    // leaves concerns one.
+    let patient = |node: &NodeName| {
+        let due = holding.blocked.get(node)? + ROOM_LIMIT;
+        (due > now && shared.nodes.waits(&rt.key, node)).then_some(due)
+    };
+    let (mut next, mut ready) = (None::<Millis>, VecDeque::new());
+    for planned in holding.slots.iter().filter(|planned| planned.state == SlotState::Missing) {
+        match patient(&planned.node) {
+            Some(due) => next = Some(next.map_or(due, |next| next.min(due))),
+            None => ready.push_back(planned.slot.clone()),
+        }
+    }
+    if let Some(due) = next {
+        shared.wake_gang(&rt.key, due);
+    }
+    if !ready.is_empty() {
+        shared.creating.insert(rt.key.clone(), ready);
+    }
 }
 
 /// A gang that has ended: its result is committed, so its pods need not be kept for it. Those that still run leave after

@@ -291,3 +291,39 @@ fn a_pod_whose_gang_is_gone_is_let_go() {
     let let_go = |want: &Want| matches!(want, Want::EndPod { release: Some(_), delete: Some(_), .. });
     assert_eq!(count(&asked, let_go), 1, "{asked:?}");
 }
+
+/// A pod that waits for the room of an old one is looked at when something of its node changes, and not before: a dead
+/// node's pods may hang for minutes.
+#[test]
+fn waiting_for_room_costs_nothing() {
+    let mut table = Table::new(2);
+    table.submit("gang", 2);
+    table.settle(2_000);
+    table.run_all();
+    table.settle(5_000);
+    let old: Vec<(String, Vec<u8>)> = table.pods.clone().into_iter().collect();
+    let hangs = |want: &Want| {
+        matches!(want, Want::EndPod { .. }).then_some(Outcome::Done { version: None, uid: None })
+    };
+    table.end(&old[0].0, 1);
+    table.tell(Event::Pod(Change::Set(leaving(&old[1].1, &old[1].0))));
+    table.settle_but(5_000, hangs);
+    assert_eq!(table.gangs["gang"]["status"]["lastGeneration"], 2, "{}", table.gangs["gang"]["status"]);
+    let mut turns = 0;
+    for _ in 0..10_000 {
+        table.now += 1;
+        if table.core.next_wake().is_some_and(|due| due <= table.now) {
+            turns += 1;
+            table.core.advance(table.now);
+            for ticket in table.core.take(table.now) {
+                let outcome = hangs(&ticket.want).unwrap_or_else(|| table.perform(&ticket.want));
+                table.answer(&ticket, outcome);
+            }
+        }
+    }
+    assert!(turns < 30, "{turns} turns in ten seconds");
+    // It has the place as soon as that is free.
+    table.tell(Event::Pod(Change::Gone(ObjectKey::new("space", old[1].0.clone()), Uid(old[1].0.clone()))));
+    let asked = table.settle(100);
+    assert_eq!(count(&asked, is_creation), 1, "{asked:?}");
+}
