@@ -303,9 +303,17 @@ impl GangRt {
         }
         let tally = |life: &Life| life.slots().map(muster_lifecycle::gang::Slots::tally).unwrap_or_default();
         let before = tally(&self.life);
-        let planned = match self.slot_of(pod) {
-            Some(slot) => self.life.observe(&slot, &sight(pod), now),
-            None => false,
+        let waits = |life: &Life, slot: &Slot| -> String {
+            let planned = life.slots().and_then(|slots| slots.get(slot));
+            planned.map(|planned| planned.waits().to_owned()).unwrap_or_default()
+        };
+        let (planned, stuck) = match self.slot_of(pod) {
+            Some(slot) => {
+                let said = waits(&self.life, &slot);
+                let planned = self.life.observe(&slot, &sight(pod), now);
+                (planned, waits(&self.life, &slot) != said)
+            }
+            None => (false, false),
         };
         let step = if planned { self.checkpoint_step.max(pod.checkpoint_step) } else { self.checkpoint_step };
         let progressed = std::mem::replace(&mut self.checkpoint_step, step) != step;
@@ -317,7 +325,7 @@ impl GangRt {
         let begins = before != after
             && (after.running, after.done, after.lost) == (before.running, before.done, before.lost)
             && after.missing + after.asked > 0;
-        unwanted || progressed || (before != after && !begins)
+        unwanted || progressed || stuck || (before != after && !begins)
     }
 
     /// The place of a pod that this gang made: by its controller, namespace and name, never by labels.

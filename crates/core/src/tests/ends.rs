@@ -86,3 +86,66 @@ fn during_the_delay_before_a_restart_the_status_says_so() {
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Placed"), &json!("Recovering")), "{status}");
     assert!(status["message"].as_str().unwrap().contains("exit code 1"), "{status}");
 }
+
+/// The status of a pod with one container that ended beside others, as a kubelet writes it.
+fn containers(phase: &str, inits: &Value, states: &Value) -> Value {
+    let list = |states: &Value| {
+        let states = states.as_object().into_iter().flatten();
+        let status = |(name, state): (&String, &Value)| json!({ "name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+        states.map(status).collect::<Vec<_>>()
+    };
+    json!({
+        "phase": phase, "startTime": "2026-01-01T00:00:00Z",
+        "initContainerStatuses": list(inits), "containerStatuses": list(states),
+    })
+}
+
+fn waits(reason: &str, message: &str) -> Value {
+    json!({ "waiting": { "reason": reason, "message": message } })
+}
+
+/// The only pod that there is shows a status.
+fn show_pod(table: &mut Table, status: Value) {
+    let (name, body) = table.pods.first_key_value().map(|(name, body)| (name.clone(), body.clone())).unwrap();
+    table.tell(Event::Pod(Change::Set(with_status(&body, &name, status))));
+}
+
+/// An image that cannot be pulled: the job names the pod, its node and the kubelet's words, and does not hold the node for
+/// ever. Its deadline counts from when it holds accelerators, whether or not it ever starts.
+#[test]
+fn a_pod_that_does_not_start_says_why_and_gives_its_node_back() {
+    let stuck = |spec: &Value, time: Millis| {
+        let mut table = Table::new(1);
+        table.submit_job_with("job", "uid", 1, spec);
+        table.settle(2_000);
+        let image = json!({ "trainer": waits("ErrImagePull", "no such image") });
+        show_pod(&mut table, containers("Pending", &json!({}), &image));
+        table.settle(time);
+        let status = table.jobs["job"]["status"].clone();
+        (table, status)
+    };
+    let (mut table, status) = stuck(&json!({}), 60_000);
+    let message = status["message"].as_str().unwrap();
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Starting"), &json!("NotStarting")),
+        "{status}"
+    );
+    for words in ["0 of 1 pods run", &table.first_pod(), "node-0", "ErrImagePull", "no such image"] {
+        assert!(message.contains(words), "{words:?}: {message}");
+    }
+    table.settle(65_000);
+    let status = &table.jobs["job"]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Pending"), &json!("NotStarting")), "{status}");
+    assert!(status["message"].as_str().unwrap().contains("no such image"), "{status}");
+    assert!(table.pods.is_empty() && table.plan("job").is_none(), "it holds a node");
+    table.settle(30_000);
+    assert!(table.plan("job").is_some(), "after a while it is tried again");
+
+    let (_, status) = stuck(&json!({ "activeDeadline": "40s" }), 45_000);
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Failed"), &json!("DeadlineExceeded")),
+        "{status}"
+    );
+}
