@@ -78,6 +78,8 @@ pub struct Writing {
     pub places: bool,
     /// An attempt got no answer: the server may have done it.
     pub unsure: bool,
+    /// Why the server refuses it, after an attempt without an answer.
+    pub refused: String,
 }
 
 /// What is the same for all pods of a role under one plan.

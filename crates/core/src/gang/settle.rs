@@ -264,7 +264,8 @@ fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
     };
     let places = matches!(change.plan, Ok(Some(_)))
         && generation(&change.plan) != generation(&rt.life.committed().plan);
-    rt.writing = Some(Box::new(Writing { version: rt.version.clone(), change, places, unsure: false }));
+    let version = rt.version.clone();
+    rt.writing = Some(Box::new(Writing { version, change, places, unsure: false, refused: String::new() }));
     shared.desk.want(want);
 }
 

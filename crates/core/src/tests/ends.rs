@@ -62,6 +62,8 @@ fn a_status_that_is_refused_for_good_is_not_tried_for_ever() {
         }
     }
     assert!((2..=16).contains(&writes), "{writes} writes in a minute");
+    let status = &table.gangs["gang"]["status"];
+    assert!(status["message"].as_str().unwrap_or_default().contains("status.plan: too large"), "{status}");
     // Its place is not held meanwhile.
     table.submit("next", 1);
     table.settle_but(30_000, |want| is_plan(want, "gang").then(|| Outcome::Refused("too large".into())));
