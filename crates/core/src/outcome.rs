@@ -315,6 +315,7 @@ fn not_created(shared: &mut Shared, rt: &mut GangRt, slot: &Slot, pod: &ObjectKe
             tracing::debug!(pod = %pod, %message, "a pod could not be created; trying again");
             let Some(holding) = rt.life.holding_mut() else { return };
             holding.pause.fail(now);
+            holding.uncreated.clone_from(&message);
             let (until, since) = (holding.pause.until, holding.pause.since);
             shared.creating.remove(&rt.key);
             shared.wake_gang(&rt.key, until);

@@ -16,7 +16,9 @@ use muster_api::{Framework, labels, names};
 use serde_json::json;
 
 /// How long a pod may wait for room on its node before another node is looked for.
-const ROOM_LIMIT: Millis = 600_000;
+pub const ROOM_LIMIT: Millis = 600_000;
+/// That pods wait to be made is told when it lasts: those before them mostly take a moment to end.
+pub const TOLD_AFTER: Millis = 45_000;
 
 /// Does what the committed status asks for.
 pub fn act(shared: &mut Shared, rt: &mut GangRt) {
@@ -84,8 +86,10 @@ fn begin_to_create(shared: &mut Shared, rt: &mut GangRt) {
     // One that waits for room is tried again when something of its node changes: of two thousand that wait, each pod that
     // leaves concerns one.
     let patient = |node: &NodeName| {
-        let due = holding.blocked.get(node)? + ROOM_LIMIT;
-        (due > now && shared.nodes.waits(&rt.key, node)).then_some(due)
+        let since = *holding.blocked.get(node)?;
+        let told = Some(since + TOLD_AFTER).filter(|at| *at > now);
+        (since + ROOM_LIMIT > now && shared.nodes.waits(&rt.key, node))
+            .then(|| told.unwrap_or(since + ROOM_LIMIT))
     };
     let (mut next, mut ready) = (None::<Millis>, VecDeque::new());
     for planned in holding.slots.iter().filter(|planned| planned.state == SlotState::Missing) {

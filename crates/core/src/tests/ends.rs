@@ -9,7 +9,7 @@ fn creations_that_fail_for_minutes_give_the_nodes_back() {
     table.submit("gang", 2);
     let mut first = true;
     let mut tries = 0;
-    let mut given_back = Vec::new();
+    let (mut given_back, mut told) = (Vec::new(), String::new());
     let until = table.now + 420_000;
     while table.now < until {
         table.pass(10);
@@ -22,6 +22,10 @@ fn creations_that_fail_for_minutes_give_the_nodes_back() {
                     && status.plan.is_none()
                 {
                     given_back.push((status.reason.clone(), status.message.clone().unwrap_or_default()));
+                } else if let Want::WriteGang { status, .. } = &*ticket.want
+                    && given_back.is_empty()
+                {
+                    told = status.message.clone().unwrap_or_default();
                 }
                 table.perform(&ticket.want)
             };
@@ -29,6 +33,7 @@ fn creations_that_fail_for_minutes_give_the_nodes_back() {
         }
     }
     assert!(tries < 60, "{tries} tries in seven minutes");
+    assert!(told.contains("none can be created: webhook timed out"), "meanwhile it says: {told}");
     let (reason, message) = &given_back[0];
     assert_eq!(reason.as_deref(), Some("NotStarting"));
     assert!(message.contains("webhook timed out"), "{message}");

@@ -322,6 +322,13 @@ fn waiting_for_room_costs_nothing() {
         }
     }
     assert!(turns < 30, "{turns} turns in ten seconds");
+    // When it lasts, the status says so, once.
+    let asked = table.settle_but(90_000, hangs);
+    let status = &table.gangs["gang"]["status"];
+    let message = status["message"].as_str().unwrap();
+    assert_eq!(status["reason"], "NotStarting", "{status}");
+    assert!(message.contains("room on node node-1") && message.contains("out-of-service"), "{message}");
+    assert_eq!(count(&asked, |want| matches!(want, Want::WriteGang { .. })), 1, "{asked:?}");
     // It has the place as soon as that is free.
     table.tell(Event::Pod(Change::Gone(ObjectKey::new("space", old[1].0.clone()), Uid(old[1].0.clone()))));
     let asked = table.settle(100);
