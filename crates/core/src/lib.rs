@@ -228,22 +228,24 @@ impl Core {
 
 /// Looks at a gang. One that trips us over ends its own turn, and rests until somebody changes it: the others go on.
 fn settle_guarded(shared: &mut Shared, rt: &mut GangRt) {
-    let version = rt.object.metadata.generation;
-    if rt.tripped.is_some_and(|at| Some(at) == version) {
-        return;
-    }
-    let turn = std::panic::AssertUnwindSafe(|| gang::settle(shared, rt));
-    if let Err(cause) = std::panic::catch_unwind(turn) {
+    let generation = rt.object.metadata.generation;
+    let rests = rt.fault.as_ref().is_some_and(|fault| fault.generation == generation);
+    let look = if rests { gang::say_fault } else { gang::settle };
+    let turn = std::panic::AssertUnwindSafe(|| look(shared, rt));
+    if let Err(cause) = std::panic::catch_unwind(turn)
+        && !rests
+    {
         let words = cause.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let words = words.or_else(|| cause.downcast_ref::<String>().cloned()).unwrap_or_default();
         tracing::error!(gang = %rt.key, %words, "a fault of the operator; the gang rests until it is changed");
-        rt.tripped = version;
-        shared.counters.tripped += 1;
         let message = format!(
-            "the operator failed over this gang ({words}) and leaves it as it is; change its specification, and please \
-             report this"
+            "the operator failed over this gang ({words}) and leaves it as it is; change its specification (suspending it \
+             will do), and please report this"
         );
-        shared.tell_gang(rt, "OperatorFault", &message, true);
+        shared.counters.tripped += 1;
+        shared.tell_gang(rt, gang::FAULT, &message, true);
+        rt.fault = Some(gang::Fault { generation, message });
+        shared.dirty_gangs.insert(rt.key.clone());
     }
 }
 

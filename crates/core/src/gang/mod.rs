@@ -34,7 +34,7 @@ pub use children::ChildSeen;
 pub use facts::{sight, time};
 pub use pods::remove_orphan;
 pub use request::Basis;
-pub use settle::{committed, delete, fail, forget, index_nodes, settle};
+pub use settle::{committed, delete, fail, forget, index_nodes, say_fault, settle};
 
 /// What the engine was told of a gang, without its plan and request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +80,18 @@ pub struct Writing {
     pub unsure: bool,
     /// Why the server refuses it, after an attempt without an answer.
     pub refused: String,
+}
+
+/// Reason of a gang over which the operator failed.
+pub const FAULT: &str = "OperatorFault";
+
+/// That the operator failed over a gang, which rests until it is changed.
+#[derive(Debug)]
+pub struct Fault {
+    /// The generation of the specification over which it failed.
+    pub generation: Option<i64>,
+    /// What is said of it.
+    pub message: String,
 }
 
 /// What is the same for all pods of a role under one plan.
@@ -184,8 +196,8 @@ pub struct GangRt {
     pub progress: BTreeMap<NodeName, Millis>,
     /// Lost nodes on which its ranks report progress.
     pub spared: BTreeSet<NodeName>,
-    /// The generation of its specification over which the operator failed.
-    pub tripped: Option<i64>,
+    /// That the operator failed over it.
+    pub fault: Option<Fault>,
     /// Since when its plan waits for others to give up their places.
     pub waits_for_others: Option<Millis>,
     /// When it was first seen.
@@ -226,7 +238,7 @@ impl GangRt {
             checkpoint_step: None,
             progress: BTreeMap::new(),
             spared: BTreeSet::new(),
-            tripped: None,
+            fault: None,
             waits_for_others: None,
             seen_at: shared.now.at,
             looked: Millis::MIN / 2,

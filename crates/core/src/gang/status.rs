@@ -13,7 +13,7 @@ use muster_model::{Millis, Plan, Reason, duration};
 use super::facts::{ranges, time};
 use super::pods::{ROOM_LIMIT, TOLD_AFTER};
 use super::settle::class_of;
-use super::{Basis, Chunk, GangRt};
+use super::{Basis, Chunk, FAULT, GangRt};
 use crate::want::{Class, Want};
 use crate::{OUT_OF_SERVICE, plan_devices, plan_words};
 
@@ -277,6 +277,15 @@ impl GangRt {
         Speaks::Now(Box::new(change))
     }
 
+    /// That the operator failed over it: what it holds stays as it is.
+    pub fn faulty(&self) -> Option<Change> {
+        let mut status = self.base();
+        status.reason = Some(FAULT.into());
+        status.message = Some(self.fault.as_ref()?.message.clone());
+        let plan = self.life.committed().plan.clone();
+        Some(Change { status, plan, urgent: false, class: Class::Report, note: None, failed: None })
+    }
+
     /// What is wrong with a plan in force, in words; `None` while all is well.
     pub fn trouble_words(&self, now: Now) -> Option<String> {
         let holding = self.life.holding()?;
@@ -326,6 +335,9 @@ impl GangRt {
         if let Some(basis) = self.basis.as_ref().and_then(|basis| basis.written()) {
             status.basis = Some(basis);
         }
+        // What was said while something kept the pods from starting, or us from looking at them.
+        let over = matches!(self.status.reason.as_deref(), Some(NOT_STARTING | FAULT));
+        let all_run = tally.up() == tally.all && tally.all > 0;
         let mut note = None;
         if let Some(message) = &trouble {
             let waits =
@@ -340,7 +352,7 @@ impl GangRt {
             if self.status.reason.as_deref() != Some(reason) {
                 note = Some((reason.to_owned(), message.clone(), true));
             }
-        } else if self.begins_to_run() {
+        } else if self.begins_to_run() || (over && all_run) {
             let message = if tally.all == 1 {
                 "its pod runs".to_owned()
             } else {
@@ -353,7 +365,7 @@ impl GangRt {
             let runs = Condition::yes(condition::RUNNING, "Running", message.clone());
             self.conditions(&mut status, &[runs], now);
             note = Some(("Running".to_owned(), message, false));
-        } else if self.status.reason.as_deref() == Some(NOT_STARTING) {
+        } else if over {
             let message = "its pods start".to_owned();
             status.reason = Some("Placed".into());
             status.message = Some(message.clone());

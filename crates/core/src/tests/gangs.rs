@@ -334,3 +334,41 @@ fn waiting_for_room_costs_nothing() {
     let asked = table.settle(100);
     assert_eq!(count(&asked, is_creation), 1, "{asked:?}");
 }
+
+/// A gang over which the operator fails says so, once, and rests until it is changed; others go on.
+#[test]
+fn a_fault_of_the_operator_is_told_in_the_status_of_its_gang() {
+    let mut table = Table::new(2);
+    table.submit("gang", 1);
+    let plan = table.until(|want| is_plan(want, "gang"));
+    let outcome = table.perform(&plan.want);
+    table.answer(&plan, outcome);
+    // A time that no sum holds.
+    let holding = |table: &mut Table, broken: bool| {
+        let gang = table.core.gangs.get_mut(&ObjectKey::new("space", "gang")).unwrap();
+        let blocked = &mut gang.life.holding_mut().unwrap().blocked;
+        blocked.clear();
+        blocked.extend(broken.then(|| (muster_model::NodeName::from("node-0"), Millis::MAX)));
+    };
+    holding(&mut table, true);
+    table.submit("other", 1);
+    let asked = table.settle(60_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Placed"), &json!("OperatorFault")),
+        "{status}"
+    );
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("overflow") && message.contains("report this"), "{message}");
+    let writes = |want: &Want| matches!(want, Want::WriteGang { gang, .. } if gang.name == "gang");
+    assert_eq!((count(&asked, writes), table.core.counters().tripped), (1, 1));
+    assert!(table.plan("other").is_some(), "{}", table.gangs["other"]["status"]);
+    holding(&mut table, false);
+    table.edit_gang("gang", |gang| gang["spec"]["recovery"] = json!({ "maxRestarts": 3 }));
+    table.settle(2_000);
+    table.run_all();
+    table.settle(5_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
+}
