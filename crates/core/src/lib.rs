@@ -40,7 +40,7 @@ pub use muster_lifecycle::Now;
 pub use read::{plan_part, read_gang};
 pub use world::World;
 
-use muster_api::{AcceleratorClass, Queue, Topology};
+use muster_api::{AcceleratorClass, GangPhase, Queue, Topology};
 use muster_cluster::Cluster;
 use muster_engine::{Decision, How as Found};
 use muster_lifecycle::gang::How;
@@ -110,11 +110,15 @@ impl Core {
         &self.shared.cluster
     }
 
-    /// Gangs by phase, for metrics.
+    /// Gangs by phase, for metrics. Words that only a newer version knows are one: labels must be few.
     pub fn phases(&self) -> BTreeMap<String, usize> {
         let mut phases = BTreeMap::new();
         for rt in self.gangs.values() {
-            *phases.entry(format!("{:?}", rt.phase())).or_default() += 1;
+            let phase = match rt.phase() {
+                GangPhase::Unknown(_) => "Unknown".to_owned(),
+                known => format!("{known:?}"),
+            };
+            *phases.entry(phase).or_default() += 1;
         }
         phases
     }

@@ -372,3 +372,15 @@ fn a_fault_of_the_operator_is_told_in_the_status_of_its_gang() {
     let status = &table.gangs["gang"]["status"];
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
 }
+
+/// Words of a newer version are one label of the metric, however many there are.
+#[test]
+fn phases_of_a_newer_version_are_counted_as_one() {
+    let mut table = Table::new(0);
+    for (name, phase) in [("one", "Hibernating"), ("two", "Draining"), ("three", "Running")] {
+        table.submit(name, 1);
+        table.edit_gang(name, |gang| gang["status"] = json!({ "phase": phase, "epoch": 1 }));
+    }
+    let phases: Vec<(String, usize)> = table.core.phases().into_iter().collect();
+    assert_eq!(phases, [("Running".to_owned(), 1), ("Unknown".to_owned(), 2)]);
+}
