@@ -75,7 +75,7 @@ fn a_status_that_is_refused_for_good_is_not_tried_for_ever() {
     assert!(table.plan("next").is_some(), "{}", table.gangs["next"]["status"]);
 }
 
-/// A pod that the server made and that was never seen is lost once everything newer was: nothing waits for it for ever.
+/// Between a failure and the restart after it, the status says when it starts again, and not that all pods run.
 #[test]
 fn during_the_delay_before_a_restart_the_status_says_so() {
     let mut table = Table::new(1);
@@ -105,6 +105,10 @@ fn containers(phase: &str, inits: &Value, states: &Value) -> Value {
         "phase": phase, "startTime": "2026-01-01T00:00:00Z",
         "initContainerStatuses": list(inits), "containerStatuses": list(states),
     })
+}
+
+fn exit(code: i32) -> Value {
+    json!({ "terminated": { "exitCode": code, "startedAt": "2026-01-01T00:00:01Z", "reason": "Error" } })
 }
 
 fn waits(reason: &str, message: &str) -> Value {
@@ -155,4 +159,61 @@ fn a_pod_that_does_not_start_says_why_and_gives_its_node_back() {
         (&json!("Failed"), &json!("DeadlineExceeded")),
         "{status}"
     );
+}
+
+/// A gang of one pod with an init container, and a second container beside the program.
+fn two_containers(table: &mut Table) {
+    let role = json!([{
+        "name": "worker", "units": { "min": 1, "max": 1 },
+        "template": { "spec": {
+            "initContainers": [{ "name": "fetch" }],
+            "containers": [{ "name": "trainer", "resources": { "requests": { "cpu": "4" } } }, { "name": "proxy" }],
+        } },
+    }]);
+    table.submit_with("gang", 1, &json!({ "roles": role }));
+    table.settle(2_000);
+}
+
+/// How the program ends is how its gang does, whatever runs on beside it: no accelerator is held for a proxy.
+#[test]
+fn the_programs_end_is_the_gangs_while_another_container_runs_on() {
+    let runs = json!({ "running": { "startedAt": "2026-01-01T00:00:01Z" } });
+    for (code, phase, restarts) in [(0, "Succeeded", 0), (1, "Placed", 1)] {
+        let mut table = Table::new(1);
+        two_containers(&mut table);
+        let first = table.first_pod();
+        show_pod(&mut table, containers("Running", &json!({}), &json!({ "trainer": runs, "proxy": runs })));
+        table.settle(3_000);
+        show_pod(
+            &mut table,
+            containers("Running", &json!({}), &json!({ "trainer": exit(code), "proxy": runs })),
+        );
+        table.settle(60_000);
+        let status = &table.gangs["gang"]["status"];
+        assert_eq!(
+            (&status["phase"], &status["restartsTotal"]),
+            (&json!(phase), &json!(restarts)),
+            "{status}"
+        );
+        assert!(!table.pods.contains_key(&first), "code {code}: the old pod keeps its node");
+    }
+}
+
+/// An init container that fails is the program's failure: it is named, counted and started again where it was.
+#[test]
+fn an_init_container_that_fails_costs_no_node() {
+    let mut table = Table::new(2);
+    two_containers(&mut table);
+    let plan = table.plan("gang");
+    let waits = waits("PodInitializing", "");
+    let failed =
+        containers("Failed", &json!({ "fetch": exit(1) }), &json!({ "trainer": waits, "proxy": waits }));
+    show_pod(&mut table, failed);
+    table.settle(1_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!(
+        (status["restarts"][0]["cause"].as_str(), table.plan("gang")),
+        (Some("ApplicationFailed"), plan)
+    );
+    assert!(status["message"].as_str().unwrap().contains("init container fetch: exit code 1"), "{status}");
 }

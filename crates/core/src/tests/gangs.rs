@@ -335,6 +335,79 @@ fn waiting_for_room_costs_nothing() {
     assert_eq!(count(&asked, is_creation), 1, "{asked:?}");
 }
 
+/// What comes to light while pods are being created is looked at at once, though nothing else happens for minutes.
+#[test]
+fn a_node_that_is_lost_to_a_creation_is_replaced_at_once() {
+    let mut table = Table::new(2);
+    table.submit("gang", 1);
+    let plan = table.until(|want| is_plan(want, "gang"));
+    let mut cordoned = node(0, true);
+    cordoned.0.spec.get_or_insert_default().unschedulable = Some(true);
+    table.tell(Event::Node(Change::Set(cordoned)));
+    table.pass(10);
+    let outcome = table.perform(&plan.want);
+    table.answer(&plan, outcome);
+    table.settle(500);
+    assert_eq!(table.plan("gang").as_deref(), Some("node-1"), "{}", table.gangs["gang"]["status"]);
+}
+
+/// Reasons that change to and fro are told now and then, by the gang as by its job: thousands may wait so.
+#[test]
+fn reasons_that_alternate_are_told_now_and_then() {
+    let mut table = Table::new(1);
+    table.submit("first", 1);
+    table.submit_job("job", "uid", 1);
+    table.settle(2_000);
+    let quota = |left: u32| {
+        serde_json::from_value(json!({
+            "metadata": { "name": "pods", "namespace": "space" },
+            "spec": { "hard": { "pods": left.to_string() } }, "status": { "used": { "pods": "0" } },
+        }))
+        .unwrap()
+    };
+    let mut asked = Vec::new();
+    for at in 0..120 {
+        table.tell(Event::Quota(Change::Set(quota(at % 2))));
+        asked.extend(table.settle(500));
+    }
+    let gang = count(&asked, |want| matches!(want, Want::WriteGang { gang, .. } if gang.name == "job"));
+    let job = count(&asked, |want| matches!(want, Want::WriteJob { .. }));
+    assert!((2..=13).contains(&gang) && job <= gang, "{gang} and {job} writes in a minute");
+}
+
+/// A plan that cannot be read: its pods are there all the same, and nobody gets their node before they have left.
+#[test]
+fn the_pods_of_an_unreadable_plan_keep_their_node() {
+    let mut table = Table::new(1);
+    table.submit("first", 1);
+    table.settle(2_000);
+    table.run_all();
+    table.settle(5_000);
+    let (name, body) = table.pods.first_key_value().map(|(name, body)| (name.clone(), body.clone())).unwrap();
+    table.core = Core::new(Config::default(), 2);
+    table.asked.clear();
+    table.tell(Event::Node(Change::Set(node(0, true))));
+    let plan = json!({ "generation": 1, "pods": 1, "chunks": [{ "name": "gone", "sha256": "0" }] });
+    table.gangs.get_mut("first").unwrap()["status"]["plan"] = plan;
+    table.show("first");
+    table.tell(Event::Pod(Change::Set(running(&body, &name))));
+    table.core.start();
+    table.submit("second", 1);
+    // It goes, and takes its time.
+    let hangs = |want: &Want| {
+        matches!(want, Want::EndPod { .. }).then_some(Outcome::Done { version: None, uid: None })
+    };
+    let mut asked = table.settle_but(1_000, hangs);
+    table.tell(Event::Pod(Change::Set(leaving(&body, &name))));
+    asked.extend(table.settle_but(60_000, hangs));
+    assert!(asked.iter().any(|want| matches!(want, Want::EndPod { delete: Some(_), .. })), "{asked:?}");
+    assert_eq!(count(&asked, is_creation), 0, "two pods on one node");
+    assert_eq!((table.plan("first"), table.plan("second")), (None, None));
+    table.pods.remove(&name);
+    table.tell(Event::Pod(Change::Gone(ObjectKey::new("space", name.clone()), Uid(name))));
+    assert_eq!(count(&table.settle(5_000), is_creation), 1, "then one of them gets it");
+}
+
 /// A gang over which the operator fails says so, once, and rests until it is changed; others go on.
 #[test]
 fn a_fault_of_the_operator_is_told_in_the_status_of_its_gang() {
