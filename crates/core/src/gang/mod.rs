@@ -184,6 +184,8 @@ pub struct GangRt {
     pub write_after: Millis,
     /// When a status that only reports was written last.
     pub reported: Millis,
+    /// The reason that its status gave before the present one.
+    pub reason_before: Option<String>,
     /// What belongs to the plan in force.
     pub work: PlanWork,
     /// Services and ConfigMaps of the gang as seen.
@@ -232,6 +234,7 @@ impl GangRt {
             writing: None,
             write_after: 0,
             reported: Millis::MIN / 2,
+            reason_before: None,
             work: PlanWork::default(),
             children: BTreeMap::new(),
             look_at_children: true,
@@ -299,6 +302,9 @@ impl GangRt {
             self.basis = status.basis.as_ref().and_then(Basis::read).map(Arc::new);
         }
         self.life.commit(facts::committed(&status, plan), shared.now.at);
+        if self.status.reason != status.reason {
+            self.reason_before = self.status.reason.take();
+        }
         self.status = status;
         let generation = self.life.plan().map_or(0, |plan| plan.generation);
         if self.work.generation != generation {

@@ -17,9 +17,9 @@ use super::{Basis, Chunk, FAULT, GangRt};
 use crate::want::{Class, Want};
 use crate::{OUT_OF_SERVICE, plan_devices, plan_words};
 
-/// How often at most the message of a waiting gang follows changing counts.
+/// How often at most the message of a waiting gang follows changing counts, and its reason one that it had just before.
 const RETELL: Millis = 30_000;
-/// How often at most its reason follows.
+/// How often at most its reason follows another.
 const RETELL_REASON: Millis = 5_000;
 /// Reason of a plan in force whose pods are not made, or do not start.
 const NOT_STARTING: &str = "NotStarting";
@@ -259,7 +259,8 @@ impl GangRt {
         // the specification is told at once.
         let fresh = self.status.observed_generation != self.object.metadata.generation;
         let told_before = self.status.phase.is_some() && !fresh && !invalid;
-        let due = self.reported + if same_kind { RETELL } else { RETELL_REASON };
+        let known = same_kind || self.reason_before.as_deref() == Some(code);
+        let due = self.reported + if known { RETELL } else { RETELL_REASON };
         if told_before && due > now.at {
             return Speaks::Later(due);
         }
