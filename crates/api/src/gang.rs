@@ -14,7 +14,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    common::{DEFAULT_PORT, Framework, Parallelism, Recovery, UnitCounts, default_queue, first_revision, one},
+    common::{
+        DEFAULT_PORT, Framework, Parallelism, Recovery, UnitCounts, default_queue, first_revision, one,
+    },
     plan_codec::PlanStatus,
     pod_template::PodTemplate,
     word::Word,

@@ -231,7 +231,7 @@ fn classes<'a>(
     world: &'a World,
     problems: &mut Vec<Problem>,
 ) -> Option<Vec<(String, &'a AcceleratorClassSpec)>> {
-    let mut found = Vec::new();
+    let (mut found, before) = (Vec::new(), problems.len());
     for (at, name) in allowed(spec, world).into_iter().enumerate() {
         if let Some(class) = world.class(&name) {
             found.push((name, class));
@@ -243,7 +243,7 @@ fn classes<'a>(
             ));
         }
     }
-    problems.is_empty().then_some(found)
+    (problems.len() == before).then_some(found)
 }
 
 /// A tensor-parallel group that must lie in one NVLink domain has to fit one of some allowed class.

@@ -192,7 +192,9 @@ impl Core {
         let before = shared.cluster.pod(&pod.uid);
         let ends = pod.terminal() && before.is_some_and(|before| !before.terminal());
         let progressed = before.is_some_and(|before| before.checkpoint_step < pod.checkpoint_step);
-        let freed = pod.terminal().then(|| pod.node.clone()).flatten();
+        // It ended, or uses less than was counted for it.
+        let less = pod.terminal() || before.is_none_or(|before| before.requests != pod.requests);
+        let freed = pod.node.clone().filter(|_| less);
         let key = pod.gang.as_ref().and_then(|uid| shared.by_uid.get(uid)).cloned();
         if let Some(rt) = key.and_then(|key| self.gangs.get_mut(&key)) {
             if rt.see_pod(&pod, shared.now.at) {

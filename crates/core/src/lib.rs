@@ -40,7 +40,7 @@ pub use muster_lifecycle::Now;
 pub use read::{plan_part, read_gang};
 pub use world::World;
 
-use muster_api::{AcceleratorClass, Queue, Topology};
+use muster_api::{AcceleratorClass, GangPhase, Queue, Topology};
 use muster_cluster::Cluster;
 use muster_engine::{Decision, How as Found};
 use muster_lifecycle::gang::How;
@@ -110,11 +110,15 @@ impl Core {
         &self.shared.cluster
     }
 
-    /// Gangs by phase, for metrics.
+    /// Gangs by phase, for metrics. Words that only a newer version knows are one: labels must be few.
     pub fn phases(&self) -> BTreeMap<String, usize> {
         let mut phases = BTreeMap::new();
         for rt in self.gangs.values() {
-            *phases.entry(format!("{:?}", rt.phase())).or_default() += 1;
+            let phase = match rt.phase() {
+                GangPhase::Unknown(_) => "Unknown".to_owned(),
+                known => format!("{known:?}"),
+            };
+            *phases.entry(phase).or_default() += 1;
         }
         phases
     }
@@ -228,22 +232,24 @@ impl Core {
 
 /// Looks at a gang. One that trips us over ends its own turn, and rests until somebody changes it: the others go on.
 fn settle_guarded(shared: &mut Shared, rt: &mut GangRt) {
-    let version = rt.object.metadata.generation;
-    if rt.tripped.is_some_and(|at| Some(at) == version) {
-        return;
-    }
-    let turn = std::panic::AssertUnwindSafe(|| gang::settle(shared, rt));
-    if let Err(cause) = std::panic::catch_unwind(turn) {
+    let generation = rt.object.metadata.generation;
+    let rests = rt.fault.as_ref().is_some_and(|fault| fault.generation == generation);
+    let look = if rests { gang::say_fault } else { gang::settle };
+    let turn = std::panic::AssertUnwindSafe(|| look(shared, rt));
+    if let Err(cause) = std::panic::catch_unwind(turn)
+        && !rests
+    {
         let words = cause.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let words = words.or_else(|| cause.downcast_ref::<String>().cloned()).unwrap_or_default();
         tracing::error!(gang = %rt.key, %words, "a fault of the operator; the gang rests until it is changed");
-        rt.tripped = version;
-        shared.counters.tripped += 1;
         let message = format!(
-            "the operator failed over this gang ({words}) and leaves it as it is; change its specification, and please \
-             report this"
+            "the operator failed over this gang ({words}) and leaves it as it is; change its specification (suspending it \
+             will do), and please report this"
         );
-        shared.tell_gang(rt, "OperatorFault", &message, true);
+        shared.counters.tripped += 1;
+        shared.tell_gang(rt, gang::FAULT, &message, true);
+        rt.fault = Some(gang::Fault { generation, message });
+        shared.dirty_gangs.insert(rt.key.clone());
     }
 }
 

@@ -120,6 +120,11 @@ impl Nodes {
         });
     }
 
+    /// Whether a gang's pod waits for room on a node of which nothing has changed since.
+    pub fn waits(&self, gang: &ObjectKey, node: &NodeName) -> bool {
+        self.records.get(node).is_some_and(|rt| rt.waiting.contains(gang))
+    }
+
     /// It waits no more.
     pub fn unblock(&mut self, gang: &ObjectKey, node: &NodeName) {
         self.change(node, |rt| {

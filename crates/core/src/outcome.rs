@@ -72,13 +72,7 @@ impl Core {
                 gang::committed(shared, rt, *writing);
             }
             _ if overtaken => rt.drop_decision(),
-            Outcome::Refused(message) if !writing.unsure => {
-                tracing::error!(gang = %key, %message, "the API server refuses the gang's status");
-                rt.drop_decision();
-                rt.write_after = now + REFUSED_AGAIN;
-                let message = format!("the API server refuses the gang's status: {message}");
-                rt.life.hold(now + REFUSED_AGAIN, Reason::PodRefused { message });
-            }
+            Outcome::Refused(message) if !writing.unsure => rt.refuse(&message, now),
             Outcome::Gone => {
                 // The watch tells that it is gone.
                 rt.drop_decision();
@@ -87,6 +81,7 @@ impl Core {
             Outcome::Refused(message) => {
                 // It is refused now and may have been taken before: the object tells.
                 tracing::warn!(gang = %key, %message, "a gang's status without an answer is refused now; looking");
+                writing.refused = message;
                 rt.writing = Some(writing);
                 shared.desk.want(Want::ReadGang { gang: key.clone() });
                 return;
@@ -120,8 +115,7 @@ impl Core {
                 if let Some(writing) = rt.writing.take() {
                     if version == writing.version {
                         // It was never done, and will not be.
-                        rt.drop_decision();
-                        rt.write_after = now + REFUSED_AGAIN;
+                        rt.refuse(&writing.refused, now);
                     } else if same(&rt.status, &writing.change.status) {
                         gang::committed(&mut self.shared, rt, *writing);
                     } else {
@@ -321,6 +315,7 @@ fn not_created(shared: &mut Shared, rt: &mut GangRt, slot: &Slot, pod: &ObjectKe
             tracing::debug!(pod = %pod, %message, "a pod could not be created; trying again");
             let Some(holding) = rt.life.holding_mut() else { return };
             holding.pause.fail(now);
+            holding.uncreated.clone_from(&message);
             let (until, since) = (holding.pause.until, holding.pause.since);
             shared.creating.remove(&rt.key);
             shared.wake_gang(&rt.key, until);
@@ -344,6 +339,20 @@ fn same(there: &GangStatus, written: &GangStatus) -> bool {
 }
 
 impl GangRt {
+    /// The server will not have its status. A plan that it refuses is told as the reason why the gang waits; all else is
+    /// tried again after a while.
+    fn refuse(&mut self, message: &str, now: Millis) {
+        tracing::error!(gang = %self.key, %message, "the API server refuses the gang's status");
+        let plan = self.life.waiting().is_some_and(|waiting| waiting.decided.is_some());
+        self.drop_decision();
+        if plan {
+            let message = format!("the API server refuses the gang's status: {message}");
+            gang::fail(self, now, Reason::PodRefused { message });
+        } else {
+            self.write_after = now + REFUSED_AGAIN;
+        }
+    }
+
     /// Forgets a decision that could not be committed; the engine is asked again.
     fn drop_decision(&mut self) {
         self.life.drop_decision();

@@ -102,6 +102,17 @@ fn what_is_wrong_with_a_template_is_said_at_a_field_of_the_job() {
     }
 }
 
+/// All that is wrong is told in one round, whatever was found before.
+#[test]
+fn what_is_wrong_elsewhere_hides_nothing() {
+    let world = world(vec![node("n", "NVIDIA-H100-80GB-HBM3", &json!({ "nvidia.com/gpu": "8" }))]);
+    let queue = Problem::new("spec.queue", "Queue \"other\" does not exist".into(), "create it");
+    let mut problems = vec![queue];
+    let spec = json!({ "accelerator": { "classes": ["h100"], "perPod": 8 }, "parallelism": { "tensor": 3, "data": 8 } });
+    assert_eq!(derive::derive(&job(&spec).spec, &world, None, &mut problems), None);
+    assert!(problems.len() > 1, "{problems:?}");
+}
+
 fn gang(spec: &Value) -> Gang {
     serde_json::from_value(json!({
         "metadata": { "name": "g", "namespace": "team", "uid": "u-1" }, "spec": spec,

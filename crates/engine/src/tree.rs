@@ -103,11 +103,15 @@ impl Tree {
         &self.at_depth[depth]
     }
 
-    /// Path of a domain from the outermost level, joined by `/`; `cluster` for the root.
+    /// Path of a domain from the outermost level, joined by `/`; `cluster` for the root. A level around it that no node
+    /// carries is left out: it is called as the next one inside.
     pub fn path(&self, id: DomainId) -> String {
+        let told = |d: DomainId| d == id || self.carried.get(self.domains[d].depth - 1) != Some(&0);
         let mut parts: Vec<String> = self
             .ancestors(id)
-            .filter_map(|d| self.domains[d].key.as_ref().map(ToString::to_string))
+            .filter_map(|d| Some((d, self.domains[d].key.as_ref()?)))
+            .filter(|(d, _)| told(*d))
+            .map(|(_, key)| key.to_string())
             .collect();
         parts.reverse();
         if parts.is_empty() { "cluster".into() } else { parts.join("/") }

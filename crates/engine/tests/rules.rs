@@ -339,7 +339,10 @@ fn a_segment_no_domain_could_ever_hold_is_told_from_one_that_must_wait() {
     };
     assert_eq!(level, "Rack");
     assert_eq!((nearest[0].pods, nearest[0].wanted), (1, 2));
-    assert_eq!(nearest[0].domain, "b0/b0/b0/r0", "levels that nobody labels are as fine as the next inside");
+    assert_eq!(
+        nearest[0].domain, "b0/r0",
+        "levels that nobody labels are called as the next inside, and not twice"
+    );
     assert_eq!(nodes[&NodeRefusal::Busy], 4);
 }
 

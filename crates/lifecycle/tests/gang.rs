@@ -154,6 +154,7 @@ fn a_refusal_lasts_until_it_is_committed() {
         let Next::Commit(Move::Free(Freed::Lost(..))) = next(&mut life, &terms, at) else {
             panic!("requeued")
         };
+        life.drop_decision();
     }
     life.commit(Committed { last_generation: 1, ..Committed::default() }, 7);
     assert!(life.waiting().is_some_and(|waiting| waiting.refusal.is_none()));
@@ -226,6 +227,31 @@ fn pods_that_do_not_start_give_their_nodes_back() {
     assert!(broken.is_some_and(|words| words.contains(image)));
     assert_eq!(starts("", patience.start - 1), (None, 0));
     assert_eq!(starts("", patience.start), (None, 1), "another node may do");
+}
+
+/// A pod that nobody takes in is given up with the reason of whoever does not: kube-scheduler's, where it binds.
+#[test]
+fn a_pod_that_nobody_takes_in_is_lost_with_their_words() {
+    let patience = Patience::default();
+    let mut life = Life::new(placed(1, &["a"]), 0);
+    let uid = Uid("pod".into());
+    let words = "Unschedulable: 0/1 nodes are available";
+    let sight = Sight {
+        uid: &uid,
+        name: "pod",
+        node: None,
+        state: PodState::Pending,
+        admitted: false,
+        ready: false,
+        end: PodEnd::default(),
+        waits: words.into(),
+    };
+    life.observe(&Slot { unit: unit(0), incarnation: 1, index: 0 }, &sight, 0);
+    life.look(&patience, patience.admit - 1);
+    assert_eq!(life.slots().unwrap().tally().lost, 0);
+    life.look(&patience, patience.admit);
+    let (_, loss) = life.slots().unwrap().lost().next().unwrap();
+    assert!(loss.message.contains(words), "{}", loss.message);
 }
 
 /// Each cause has its word, and only losses of the job's own count.

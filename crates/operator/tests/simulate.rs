@@ -130,6 +130,16 @@ fn generated_racks_are_nvlink_domains_where_the_class_has_them() {
 const NODES: &str = "- {name: n, gpus: 8, product: NVIDIA-H100-80GB-HBM3}";
 const GANG: &str = "{apiVersion: muster.dev/v1alpha1, kind: Gang, metadata: {name: g, namespace: a}, spec: {classes: [h100], roles: [{name: w, devices: 8, units: {min: 1, max: 1}, template: {spec: {containers: [{name: c, image: i}]}}}]}}";
 
+/// Editors on Windows begin a file with a byte-order mark.
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_file() {
+    let read = |name: &str| std::fs::read_to_string(file(name)).expect("a file of the tests");
+    let marked = |name: &str| format!("\u{feff}{}", read(name));
+    let plain = simulate_texts("plain", &read("nodes.yaml"), &read("jobs.yaml"));
+    assert_eq!(simulate_texts("marked", &marked("nodes.yaml"), &marked("jobs.yaml")), plain);
+    assert!(plain.is_ok(), "{plain:?}");
+}
+
 #[test]
 fn every_mistake_is_named_with_file_document_field_and_remedy() {
     let job = |change: fn(String) -> String| change(GANG.to_owned());

@@ -36,7 +36,7 @@ pub use children::ChildSeen;
 pub use facts::{sight, time};
 pub use pods::remove_orphan;
 pub use request::Basis;
-pub use settle::{committed, delete, fail, forget, index_nodes, settle};
+pub use settle::{committed, delete, fail, forget, index_nodes, say_fault, settle};
 
 /// What the engine was told of a gang, without its plan and request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +80,20 @@ pub struct Writing {
     pub places: bool,
     /// An attempt got no answer: the server may have done it.
     pub unsure: bool,
+    /// Why the server refuses it, after an attempt without an answer.
+    pub refused: String,
+}
+
+/// Reason of a gang over which the operator failed.
+pub const FAULT: &str = "OperatorFault";
+
+/// That the operator failed over a gang, which rests until it is changed.
+#[derive(Debug)]
+pub struct Fault {
+    /// The generation of the specification over which it failed.
+    pub generation: Option<i64>,
+    /// What is said of it.
+    pub message: String,
 }
 
 /// What is the same for all pods of a role under one plan.
@@ -174,6 +188,8 @@ pub struct GangRt {
     pub write_after: Millis,
     /// When a status that only reports was written last.
     pub reported: Millis,
+    /// The reason that its status gave before the present one.
+    pub reason_before: Option<String>,
     /// What belongs to the plan in force.
     pub work: PlanWork,
     /// Services and ConfigMaps of the gang as seen.
@@ -186,8 +202,8 @@ pub struct GangRt {
     pub progress: BTreeMap<NodeName, Millis>,
     /// Lost nodes on which its ranks report progress.
     pub spared: BTreeSet<NodeName>,
-    /// The generation of its specification over which the operator failed.
-    pub tripped: Option<i64>,
+    /// That the operator failed over it.
+    pub fault: Option<Fault>,
     /// Since when its plan waits for others to give up their places.
     pub waits_for_others: Option<Millis>,
     /// When it was first seen.
@@ -222,13 +238,14 @@ impl GangRt {
             writing: None,
             write_after: 0,
             reported: Millis::MIN / 2,
+            reason_before: None,
             work: PlanWork::default(),
             children: BTreeMap::new(),
             look_at_children: true,
             checkpoint_step: None,
             progress: BTreeMap::new(),
             spared: BTreeSet::new(),
-            tripped: None,
+            fault: None,
             waits_for_others: None,
             seen_at: shared.now.at,
             looked: Millis::MIN / 2,
@@ -290,6 +307,9 @@ impl GangRt {
             self.basis = status.basis.as_ref().and_then(Basis::read).map(Arc::new);
         }
         self.life.commit(facts::committed(&status, plan), shared.now.at);
+        if self.status.reason != status.reason {
+            self.reason_before = self.status.reason.take();
+        }
         self.status = status;
         let generation = self.life.plan().map_or(0, |plan| plan.generation);
         if self.work.generation != generation {
@@ -310,9 +330,17 @@ impl GangRt {
         }
         let tally = |life: &Life| life.slots().map(muster_lifecycle::gang::Slots::tally).unwrap_or_default();
         let before = tally(&self.life);
-        let planned = match self.slot_of(pod) {
-            Some(slot) => self.life.observe(&slot, &sight(pod), now),
-            None => false,
+        let waits = |life: &Life, slot: &Slot| -> String {
+            let planned = life.slots().and_then(|slots| slots.get(slot));
+            planned.map(|planned| planned.waits().to_owned()).unwrap_or_default()
+        };
+        let (planned, stuck) = match self.slot_of(pod) {
+            Some(slot) => {
+                let said = waits(&self.life, &slot);
+                let planned = self.life.observe(&slot, &sight(pod), now);
+                (planned, waits(&self.life, &slot) != said)
+            }
+            None => (false, false),
         };
         let step = if planned { self.checkpoint_step.max(pod.checkpoint_step) } else { self.checkpoint_step };
         let progressed = std::mem::replace(&mut self.checkpoint_step, step) != step;
@@ -324,7 +352,7 @@ impl GangRt {
         let begins = before != after
             && (after.running, after.done, after.lost) == (before.running, before.done, before.lost)
             && after.missing + after.asked > 0;
-        unwanted || progressed || (before != after && !begins)
+        unwanted || progressed || stuck || (before != after && !begins)
     }
 
     /// The place of a pod that this gang made: by its controller, namespace and name, never by labels.

@@ -16,7 +16,9 @@ use muster_api::{Framework, labels, names};
 use serde_json::json;
 
 /// How long a pod may wait for room on its node before another node is looked for.
-const ROOM_LIMIT: Millis = 600_000;
+pub const ROOM_LIMIT: Millis = 600_000;
+/// That pods wait to be made is told when it lasts: those before them mostly take a moment to end.
+pub const TOLD_AFTER: Millis = 45_000;
 
 /// Does what the committed status asks for.
 pub fn act(shared: &mut Shared, rt: &mut GangRt) {
@@ -81,13 +83,27 @@ fn begin_to_create(shared: &mut Shared, rt: &mut GangRt) {
         return;
     }
     let Some(holding) = rt.life.holding() else { return };
-    let missing: VecDeque<Slot> = holding
-        .slots
-        .iter()
-        .filter(|planned| planned.state == SlotState::Missing)
-        .map(|planned| planned.slot.clone())
-        .collect();
-    shared.creating.insert(rt.key.clone(), missing);
+    // One that waits for room is tried again when something of its node changes: of two thousand that wait, each pod that
+    // leaves concerns one.
+    let patient = |node: &NodeName| {
+        let since = *holding.blocked.get(node)?;
+        let told = Some(since + TOLD_AFTER).filter(|at| *at > now);
+        (since + ROOM_LIMIT > now && shared.nodes.waits(&rt.key, node))
+            .then(|| told.unwrap_or(since + ROOM_LIMIT))
+    };
+    let (mut next, mut ready) = (None::<Millis>, VecDeque::new());
+    for planned in holding.slots.iter().filter(|planned| planned.state == SlotState::Missing) {
+        match patient(&planned.node) {
+            Some(due) => next = Some(next.map_or(due, |next| next.min(due))),
+            None => ready.push_back(planned.slot.clone()),
+        }
+    }
+    if let Some(due) = next {
+        shared.wake_gang(&rt.key, due);
+    }
+    if !ready.is_empty() {
+        shared.creating.insert(rt.key.clone(), ready);
+    }
 }
 
 /// A gang that has ended: its result is committed, so its pods need not be kept for it. Those that still run leave after

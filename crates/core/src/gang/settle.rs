@@ -233,6 +233,18 @@ fn report(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
     change
 }
 
+/// The operator failed over the gang and leaves it alone; its status says so, once what was being written has landed.
+pub fn say_fault(shared: &mut Shared, rt: &mut GangRt) {
+    if rt.writing.is_some() || rt.is_final() {
+        return;
+    }
+    if rt.write_after > shared.now.at {
+        shared.wake_gang(&rt.key, rt.write_after);
+    } else if let Some(change) = rt.faulty() {
+        write(shared, rt, change);
+    }
+}
+
 fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
     change.status.epoch = shared.epoch;
     if change.status == rt.status {
@@ -264,7 +276,8 @@ fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
     };
     let places = matches!(change.plan, Ok(Some(_)))
         && generation(&change.plan) != generation(&rt.life.committed().plan);
-    rt.writing = Some(Box::new(Writing { version: rt.version.clone(), change, places, unsure: false }));
+    let version = rt.version.clone();
+    rt.writing = Some(Box::new(Writing { version, change, places, unsure: false, refused: String::new() }));
     shared.desk.want(want);
 }
 

@@ -6,20 +6,24 @@ use muster_api::gang::{GangResult, Restart};
 use muster_api::{GangPhase, GangStatus, UnitCounts, gang_plan, plan_codec};
 use muster_cluster::template;
 use muster_lifecycle::Now;
-use muster_lifecycle::gang::{Cause, Decided, Freed, How, Move, Standing, Trouble};
+use muster_lifecycle::gang::{Cause, Decided, Freed, Holding, How, Move, Standing, Trouble};
 use muster_lifecycle::recovery;
-use muster_model::{Millis, Plan, Reason};
+use muster_model::{Millis, Plan, Reason, duration};
 
 use super::facts::{ranges, time};
+use super::pods::{ROOM_LIMIT, TOLD_AFTER};
 use super::settle::class_of;
-use super::{Basis, Chunk, GangRt, revisions};
+use super::{Basis, Chunk, FAULT, GangRt, revisions};
 use crate::want::{Class, Want};
-use crate::{plan_devices, plan_words};
+use crate::{OUT_OF_SERVICE, plan_devices, plan_words};
 
-/// How often at most the message of a waiting gang follows changing counts.
+/// How often at most the message of a waiting gang follows changing counts, and its reason one that it had just before.
 const RETELL: Millis = 30_000;
-/// How often at most its reason follows.
+/// How often at most its reason follows another.
 const RETELL_REASON: Millis = 5_000;
+/// Reason of a plan in force whose pods are not made, or do not start.
+const NOT_STARTING: &str = "NotStarting";
+
 /// A status to be written.
 #[derive(Debug)]
 pub struct Change {
@@ -260,7 +264,8 @@ impl GangRt {
         // the specification is told at once.
         let fresh = self.status.observed_generation != self.object.metadata.generation;
         let told_before = self.status.phase.is_some() && !fresh && !invalid;
-        let due = self.reported + if same_kind { RETELL } else { RETELL_REASON };
+        let known = same_kind || self.reason_before.as_deref() == Some(code);
+        let due = self.reported + if known { RETELL } else { RETELL_REASON };
         if told_before && due > now.at {
             return Speaks::Later(due);
         }
@@ -278,23 +283,30 @@ impl GangRt {
         Speaks::Now(Box::new(change))
     }
 
+    /// That the operator failed over it: what it holds stays as it is.
+    pub fn faulty(&self) -> Option<Change> {
+        let mut status = self.base();
+        status.reason = Some(FAULT.into());
+        status.message = Some(self.fault.as_ref()?.message.clone());
+        let plan = self.life.committed().plan.clone();
+        Some(Change { status, plan, urgent: false, class: Class::Report, note: None, failed: None })
+    }
+
     /// What is wrong with a plan in force, in words; `None` while all is well.
     pub fn trouble_words(&self, now: Now) -> Option<String> {
         let holding = self.life.holding()?;
         if let Trouble::Waits { until, about } = &holding.trouble {
-            let again = time(now.wall.saturating_add(until.saturating_sub(now.at)));
-            let at = again.0.strftime("%H:%M:%S");
-            return Some(about.message_at(&format!("{at} UTC")));
+            return Some(about.message_at(&clock(*until, now)));
         }
-        let (planned, waits) = holding.slots.first_waiting()?;
+        let why = match holding.slots.first_waiting() {
+            Some((planned, waits)) => {
+                let pod = self.pod_name(&planned.slot);
+                format!("pod {pod} on node {} does not start: {waits}", planned.node)
+            }
+            None => uncreated(holding, now)?,
+        };
         let tally = holding.slots.tally();
-        Some(format!(
-            "{} of {} pods run; pod {} on node {} does not start: {waits}",
-            tally.up(),
-            tally.all,
-            self.pod_name(&planned.slot),
-            planned.node
-        ))
+        Some(format!("{} of {} pods run; {why}", tally.up(), tally.all))
     }
 
     /// Whether something happened since [`Self::progress`] found nothing to write.
@@ -332,11 +344,14 @@ impl GangRt {
         if status.observed_generation != self.status.observed_generation {
             self.conditions(&mut status, &[self.valid(Some(plan))], now);
         }
+        // What was said while something kept the pods from starting, or us from looking at them.
+        let over = matches!(self.status.reason.as_deref(), Some(NOT_STARTING | FAULT));
+        let all_run = tally.up() == tally.all && tally.all > 0;
         let mut note = None;
         if let Some(message) = &trouble {
             let waits =
                 matches!(self.life.holding().map(|holding| &holding.trouble), Some(Trouble::Waits { .. }));
-            let reason = if waits { "Recovering" } else { "NotStarting" };
+            let reason = if waits { "Recovering" } else { NOT_STARTING };
             if waits {
                 status.phase = Some(GangPhase::Placed);
             }
@@ -346,7 +361,7 @@ impl GangRt {
             if self.status.reason.as_deref() != Some(reason) {
                 note = Some((reason.to_owned(), message.clone(), true));
             }
-        } else if self.begins_to_run() {
+        } else if self.begins_to_run() || (over && all_run) {
             let message = if tally.all == 1 {
                 "its pod runs".to_owned()
             } else {
@@ -359,7 +374,7 @@ impl GangRt {
             let runs = Condition::yes(condition::RUNNING, "Running", message.clone());
             self.conditions(&mut status, &[runs], now);
             note = Some(("Running".to_owned(), message, false));
-        } else if self.status.reason.as_deref() == Some("NotStarting") {
+        } else if over {
             let message = "its pods start".to_owned();
             status.reason = Some("Placed".into());
             status.message = Some(message.clone());
@@ -392,4 +407,29 @@ impl GangRt {
         };
         (want, parts)
     }
+}
+
+/// Why pods of a plan in force are not made, once that has lasted: their node is not free yet, or creations fail in passing.
+fn uncreated(holding: &Holding, now: Now) -> Option<String> {
+    let lasts = |since: Millis| since.saturating_add(TOLD_AFTER) <= now.at;
+    let first = holding.blocked.iter().min_by_key(|(_, since)| **since);
+    if let Some((node, since)) = first.filter(|(_, since)| lasts(**since)) {
+        return Some(format!(
+            "since {} one waits for room on node {node}, where others have not ended: if the node is dead, delete the \
+             Node or taint it {OUT_OF_SERVICE}; after {} other nodes are looked for",
+            clock(*since, now),
+            duration::format(ROOM_LIMIT)
+        ));
+    }
+    let since = holding.pause.since;
+    (holding.pause.failures > 0 && lasts(since)).then(|| {
+        let why = &holding.uncreated;
+        format!("since {} none can be created: {why}; it is tried again and again", clock(since, now))
+    })
+}
+
+/// The time of the day at a monotonic time.
+fn clock(at: Millis, now: Now) -> String {
+    let wall = time(now.wall.saturating_add(at.saturating_sub(now.at)));
+    format!("{} UTC", wall.0.strftime("%H:%M:%S"))
 }

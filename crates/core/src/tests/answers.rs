@@ -273,6 +273,8 @@ fn queues_and_classes_are_counted() {
         (condition["status"].clone(), condition["reason"].clone())
     };
     assert_eq!(ready(Kind::Queue, "team"), (json!("True"), json!("Ready")));
+    let said = table.status(Kind::Queue, "team")["conditions"][0]["message"].as_str().unwrap();
+    assert!(said.contains("bind nobody yet"), "it promises what nothing enforces: {said}");
     assert_eq!(ready(Kind::Queue, "lost"), (json!("False"), json!("ParentUnknown")));
     assert_eq!(ready(Kind::Queue, "round"), (json!("False"), json!("ParentsInACircle")));
     assert_eq!(ready(Kind::Class, "big"), (json!("False"), json!("NoNodes")));

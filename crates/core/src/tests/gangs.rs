@@ -349,3 +349,169 @@ fn a_template_that_needs_another_place_waits_for_it() {
         );
     }
 }
+
+/// A pod that waits for the room of an old one is looked at when something of its node changes, and not before: a dead
+/// node's pods may hang for minutes.
+#[test]
+fn waiting_for_room_costs_nothing() {
+    let mut table = Table::new(2);
+    table.submit("gang", 2);
+    table.settle(2_000);
+    table.run_all();
+    table.settle(5_000);
+    let old: Vec<(String, Vec<u8>)> = table.pods.clone().into_iter().collect();
+    let hangs = |want: &Want| {
+        matches!(want, Want::EndPod { .. }).then_some(Outcome::Done { version: None, uid: None })
+    };
+    table.end(&old[0].0, 1);
+    table.tell(Event::Pod(Change::Set(leaving(&old[1].1, &old[1].0))));
+    table.settle_but(5_000, hangs);
+    assert_eq!(table.gangs["gang"]["status"]["lastGeneration"], 2, "{}", table.gangs["gang"]["status"]);
+    let mut turns = 0;
+    for _ in 0..10_000 {
+        table.now += 1;
+        if table.core.next_wake().is_some_and(|due| due <= table.now) {
+            turns += 1;
+            table.core.advance(table.now);
+            for ticket in table.core.take(table.now) {
+                let outcome = hangs(&ticket.want).unwrap_or_else(|| table.perform(&ticket.want));
+                table.answer(&ticket, outcome);
+            }
+        }
+    }
+    assert!(turns < 30, "{turns} turns in ten seconds");
+    // When it lasts, the status says so, once.
+    let asked = table.settle_but(90_000, hangs);
+    let status = &table.gangs["gang"]["status"];
+    let message = status["message"].as_str().unwrap();
+    assert_eq!(status["reason"], "NotStarting", "{status}");
+    assert!(message.contains("room on node node-1") && message.contains("out-of-service"), "{message}");
+    assert_eq!(count(&asked, |want| matches!(want, Want::WriteGang { .. })), 1, "{asked:?}");
+    // It has the place as soon as that is free.
+    table.tell(Event::Pod(Change::Gone(ObjectKey::new("space", old[1].0.clone()), Uid(old[1].0.clone()))));
+    let asked = table.settle(100);
+    assert_eq!(count(&asked, is_creation), 1, "{asked:?}");
+}
+
+/// What comes to light while pods are being created is looked at at once, though nothing else happens for minutes.
+#[test]
+fn a_node_that_is_lost_to_a_creation_is_replaced_at_once() {
+    let mut table = Table::new(2);
+    table.submit("gang", 1);
+    let plan = table.until(|want| is_plan(want, "gang"));
+    let mut cordoned = node(0, true);
+    cordoned.0.spec.get_or_insert_default().unschedulable = Some(true);
+    table.tell(Event::Node(Change::Set(cordoned)));
+    table.pass(10);
+    let outcome = table.perform(&plan.want);
+    table.answer(&plan, outcome);
+    table.settle(500);
+    assert_eq!(table.plan("gang").as_deref(), Some("node-1"), "{}", table.gangs["gang"]["status"]);
+}
+
+/// Reasons that change to and fro are told now and then, by the gang as by its job: thousands may wait so.
+#[test]
+fn reasons_that_alternate_are_told_now_and_then() {
+    let mut table = Table::new(1);
+    table.submit("first", 1);
+    table.submit_job("job", "uid", 1);
+    table.settle(2_000);
+    let quota = |left: u32| {
+        serde_json::from_value(json!({
+            "metadata": { "name": "pods", "namespace": "space" },
+            "spec": { "hard": { "pods": left.to_string() } }, "status": { "used": { "pods": "0" } },
+        }))
+        .unwrap()
+    };
+    let mut asked = Vec::new();
+    for at in 0..120 {
+        table.tell(Event::Quota(Change::Set(quota(at % 2))));
+        asked.extend(table.settle(500));
+    }
+    let gang = count(&asked, |want| matches!(want, Want::WriteGang { gang, .. } if gang.name == "job"));
+    let job = count(&asked, |want| matches!(want, Want::WriteJob { .. }));
+    assert!((2..=4).contains(&gang) && job <= gang, "{gang} and {job} writes in a minute");
+}
+
+/// A plan that cannot be read: its pods are there all the same, and nobody gets their node before they have left.
+#[test]
+fn the_pods_of_an_unreadable_plan_keep_their_node() {
+    let mut table = Table::new(1);
+    table.submit("first", 1);
+    table.settle(2_000);
+    table.run_all();
+    table.settle(5_000);
+    let (name, body) = table.pods.first_key_value().map(|(name, body)| (name.clone(), body.clone())).unwrap();
+    table.core = Core::new(Config::default(), 2);
+    table.asked.clear();
+    table.tell(Event::Node(Change::Set(node(0, true))));
+    let plan = json!({ "generation": 1, "pods": 1, "chunks": [{ "name": "gone", "sha256": "0" }] });
+    table.gangs.get_mut("first").unwrap()["status"]["plan"] = plan;
+    table.show("first");
+    table.tell(Event::Pod(Change::Set(running(&body, &name))));
+    table.core.start();
+    table.submit("second", 1);
+    // It goes, and takes its time.
+    let hangs = |want: &Want| {
+        matches!(want, Want::EndPod { .. }).then_some(Outcome::Done { version: None, uid: None })
+    };
+    let mut asked = table.settle_but(1_000, hangs);
+    table.tell(Event::Pod(Change::Set(leaving(&body, &name))));
+    asked.extend(table.settle_but(60_000, hangs));
+    assert!(asked.iter().any(|want| matches!(want, Want::EndPod { delete: Some(_), .. })), "{asked:?}");
+    assert_eq!(count(&asked, is_creation), 0, "two pods on one node");
+    assert_eq!((table.plan("first"), table.plan("second")), (None, None));
+    table.pods.remove(&name);
+    table.tell(Event::Pod(Change::Gone(ObjectKey::new("space", name.clone()), Uid(name))));
+    assert_eq!(count(&table.settle(5_000), is_creation), 1, "then one of them gets it");
+}
+
+/// A gang over which the operator fails says so, once, and rests until it is changed; others go on.
+#[test]
+fn a_fault_of_the_operator_is_told_in_the_status_of_its_gang() {
+    let mut table = Table::new(2);
+    table.submit("gang", 1);
+    let plan = table.until(|want| is_plan(want, "gang"));
+    let outcome = table.perform(&plan.want);
+    table.answer(&plan, outcome);
+    // A time that no sum holds.
+    let holding = |table: &mut Table, broken: bool| {
+        let gang = table.core.gangs.get_mut(&ObjectKey::new("space", "gang")).unwrap();
+        let blocked = &mut gang.life.holding_mut().unwrap().blocked;
+        blocked.clear();
+        blocked.extend(broken.then(|| (muster_model::NodeName::from("node-0"), Millis::MAX)));
+    };
+    holding(&mut table, true);
+    table.submit("other", 1);
+    let asked = table.settle(60_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Placed"), &json!("OperatorFault")),
+        "{status}"
+    );
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("overflow") && message.contains("report this"), "{message}");
+    let writes = |want: &Want| matches!(want, Want::WriteGang { gang, .. } if gang.name == "gang");
+    assert_eq!((count(&asked, writes), table.core.counters().tripped), (1, 1));
+    assert!(table.plan("other").is_some(), "{}", table.gangs["other"]["status"]);
+    holding(&mut table, false);
+    table.edit_gang("gang", |gang| gang["spec"]["recovery"] = json!({ "maxRestarts": 3 }));
+    table.settle(2_000);
+    table.run_all();
+    table.settle(5_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
+}
+
+/// Words of a newer version are one label of the metric, however many there are.
+#[test]
+fn phases_of_a_newer_version_are_counted_as_one() {
+    let mut table = Table::new(0);
+    for (name, phase) in [("one", "Hibernating"), ("two", "Draining"), ("three", "Running")] {
+        table.submit(name, 1);
+        table.edit_gang(name, |gang| gang["status"] = json!({ "phase": phase, "epoch": 1 }));
+    }
+    let phases: Vec<(String, usize)> = table.core.phases().into_iter().collect();
+    assert_eq!(phases, [("Running".to_owned(), 1), ("Unknown".to_owned(), 2)]);
+}

@@ -56,6 +56,16 @@ fn a_gang_that_is_deleted_or_edited_by_hand_comes_back() {
     assert_eq!(table.jobs["job"]["status"]["phase"], "Running");
     let first = table.gangs["job"]["metadata"]["uid"].clone();
     table.edit_gang("job", |gang| gang["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    let hangs = |want: &Want| {
+        matches!(want, Want::EndPod { .. }).then_some(Outcome::Done { version: None, uid: None })
+    };
+    table.settle_but(5_000, hangs);
+    let status = &table.jobs["job"]["status"];
+    let said = (&status["phase"], &status["reason"], &status["gpus"]);
+    assert_eq!(said, (&json!("Pending"), &json!("EarlierGangLeaving"), &json!(0)), "{status}");
+    for name in std::mem::take(&mut table.pods).into_keys() {
+        table.tell(Event::Pod(Change::Gone(ObjectKey::new("space", name.clone()), Uid(name))));
+    }
     table.settle(10_000);
     table.run_all();
     table.settle(10_000);

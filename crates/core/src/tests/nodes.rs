@@ -4,16 +4,28 @@ use super::*;
 
 /// A queue or class that is gone takes nothing from a gang that holds a plan: it recovers as it would have.
 #[test]
-fn a_gang_whose_queue_is_gone_recovers() {
-    let mut table = Table::new(2);
+fn a_gang_whose_queue_or_class_is_gone_recovers() {
+    let mut table = Table::new(0);
+    for at in 0..2 {
+        table.tell(Event::Node(Change::Set(gpu_node(at, "card", 8, 0))));
+    }
+    let class = json!({
+        "resource": "nvidia.com/gpu", "productLabel": "nvidia.com/gpu.product", "products": ["card"],
+    });
+    table.apply(Kind::Class, "big", &class);
     table.apply(Kind::Queue, "team", &json!({}));
-    table.submit_with("gang", 1, &json!({ "queue": "team" }));
+    let role = json!([{
+        "name": "worker", "devices": 8, "units": { "min": 1, "max": 1 },
+        "template": { "spec": { "containers": [{ "name": "trainer" }] } },
+    }]);
+    table.submit_with("gang", 1, &json!({ "queue": "team", "classes": ["big"], "roles": role }));
     table.settle(2_000);
     table.run_all();
     table.settle(5_000);
     assert_eq!(table.plan("gang").as_deref(), Some("node-0"));
     table.others.clear();
     table.tell(Event::Queue(Change::Gone(ObjectKey::new("", "team"), Uid("team".into()))));
+    table.tell(Event::Class(Change::Gone(ObjectKey::new("", "big"), Uid("big".into()))));
     table.settle(2_000);
     table.tell(Event::Node(Change::Gone(ObjectKey::new("", "node-0"), Uid("node-0".into()))));
     table.settle(10_000);
@@ -99,4 +111,38 @@ fn an_elastic_gang_asks_for_what_its_quota_leaves() {
     assert_eq!(table.gangs["other"]["status"]["reason"], "QuotaExceeded");
     let asked = table.settle(40_000);
     assert_eq!(count(&asked, is_creation), 4, "{}", table.gangs["elastic"]["status"]);
+}
+
+/// A node that was made anew under its name while nobody led: its kubelet knows nothing of the old pods and says so, and
+/// the gang goes on with one restart, on another node.
+#[test]
+fn a_node_made_anew_while_nobody_led_is_a_lost_node() {
+    let mut table = Table::new(2);
+    table.submit("gang", 1);
+    table.settle(2_000);
+    table.run_all();
+    table.settle(5_000);
+    assert_eq!(table.plan("gang").as_deref(), Some("node-0"));
+    let (name, body) = table.pods.first_key_value().map(|(name, body)| (name.clone(), body.clone())).unwrap();
+    table.core = Core::new(Config::default(), 2);
+    table.asked.clear();
+    let mut anew = node(0, true);
+    anew.0.metadata.uid = Some("another-machine".into());
+    table.tell(Event::Node(Change::Set(anew)));
+    table.tell(Event::Node(Change::Set(node(1, true))));
+    table.show("gang");
+    table.tell(Event::Pod(Change::Set(running(&body, &name))));
+    table.core.start();
+    table.settle(2_000);
+    let mut unknown = ended(&body, &name, 137);
+    let status = unknown.0.status.as_mut().unwrap().container_statuses.as_mut().unwrap();
+    // As a kubelet counts that finds nothing of a container that ran.
+    status[0].restart_count = 1;
+    let state = status[0].state.as_mut().and_then(|state| state.terminated.as_mut()).unwrap();
+    (state.reason, state.started_at) = (Some("ContainerStatusUnknown".into()), None);
+    table.tell(Event::Pod(Change::Set(unknown)));
+    table.settle(10_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!(table.plan("gang").as_deref(), Some("node-1"), "{status}");
+    assert_eq!(status["restartsTotal"], 1, "{status}");
 }

@@ -202,15 +202,9 @@ fn in_the_way(shared: &Shared, gang: &GangRt) -> Obstacle {
             Some(owners) if !owners.is_empty() => {
                 format!("belongs to {} {:?}", owners[0].kind, owners[0].name)
             }
-            _ => "was made by somebody".to_owned(),
+            _ => "belongs to nobody".to_owned(),
         };
-        return Obstacle {
-            reason: "NameTaken",
-            message: format!(
-                "a Gang named {:?} exists and {whose}; delete it, or give this object another name",
-                gang.key.name
-            ),
-        };
+        return taken(&gang.key, &whose);
     }
     let mut pods = shared.cluster.pods_of(&gang.uid);
     let message = match pods.next() {
@@ -227,6 +221,14 @@ fn in_the_way(shared: &Shared, gang: &GangRt) -> Obstacle {
         None => "waits until an earlier Gang of this name is gone".to_owned(),
     };
     Obstacle { reason: "EarlierGangLeaving", message }
+}
+
+/// A gang of the wanted name exists, and whose it is.
+fn taken(gang: &ObjectKey, whose: &str) -> Obstacle {
+    let name = &gang.name;
+    let message =
+        format!("a Gang named {name:?} exists and {whose}; delete it, or give this object another name");
+    Obstacle { reason: "NameTaken", message }
 }
 
 fn derived_of(gang: &Gang) -> String {
@@ -361,9 +363,7 @@ impl Core {
                 shared.desk.again_after(ticket, now, 5_000, 300_000);
             }
             Outcome::Foreign(whose) => {
-                let message =
-                    format!("a Gang of its name exists and {whose}; delete it, or use another name");
-                workload.obstruct(Some(Obstacle { reason: "NameTaken", message }));
+                workload.obstruct(Some(taken(&ticket.want.target().key, &whose)));
                 let at = shared.desk.pause(ticket, now);
                 shared.wake_workload(owner, at);
             }

@@ -59,6 +59,13 @@ pub struct PlannedPod {
     pub uid: Option<Uid>,
 }
 
+impl PlannedPod {
+    /// Why it does not start, where somebody says; else empty.
+    pub fn waits(&self) -> &str {
+        if let SlotState::Starting { waits, .. } = &self.state { waits } else { "" }
+    }
+}
+
 /// All pods of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
@@ -316,10 +323,7 @@ impl Slots {
     /// The first pod that says why it does not start.
     pub fn first_waiting(&self) -> Option<(&PlannedPod, &str)> {
         let pods = if self.tally.starting == 0 { &[] } else { self.pods.as_slice() };
-        pods.iter().find_map(|planned| match &planned.state {
-            SlotState::Starting { waits, .. } if !waits.is_empty() => Some((planned, waits.as_str())),
-            _ => None,
-        })
+        pods.iter().map(|planned| (planned, planned.waits())).find(|(_, waits)| !waits.is_empty())
     }
 
     /// The pod whose kubelet has named an error for the longest, since when, and the error.

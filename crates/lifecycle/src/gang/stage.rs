@@ -66,6 +66,8 @@ pub struct Holding {
     pub since: Millis,
     /// Pods are created no sooner; grows while the server fails.
     pub pause: Pause,
+    /// What the server said to the last creation that failed in passing.
+    pub uncreated: String,
     /// Nodes on which a pod waits for room, and since when.
     pub blocked: BTreeMap<NodeName, Millis>,
     /// Why the plan cannot be carried out.
@@ -140,6 +142,7 @@ impl Holding {
             slots,
             since: now,
             pause: Pause::default(),
+            uncreated: String::new(),
             blocked: BTreeMap::new(),
             broken: None,
             trouble: Trouble::None,

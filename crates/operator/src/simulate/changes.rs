@@ -138,13 +138,6 @@ fn advice(change: &Change, gang: &Gang, fields: &Fields) -> Advice {
     Advice { sentence, detail }
 }
 
-/// A domain's path without levels that are called as the one around them: levels that no label names.
-fn short(path: &str) -> String {
-    let mut parts: Vec<&str> = path.split('/').collect();
-    parts.dedup();
-    parts.join("/")
-}
-
 fn freed(gang: &Gang, role: &str, pods: u32, domains: &[DomainMiss]) -> (String, Value) {
     let per_pod = gang.roles.iter().find(|r| r.name == role).map_or(0, |role| role.devices);
     let gpus = u64::from(per_pod) * u64::from(pods);
@@ -158,7 +151,7 @@ fn freed(gang: &Gang, role: &str, pods: u32, domains: &[DomainMiss]) -> (String,
         .iter()
         .map(|miss| match miss.level.as_str() {
             "Cluster" => "the cluster, wherever they fit".to_owned(),
-            level => format!("{level} {}", short(&miss.domain)),
+            level => format!("{level} {}", miss.domain),
         })
         .collect();
     let lacks = domains.iter().map(|miss| {

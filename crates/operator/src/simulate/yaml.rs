@@ -36,6 +36,8 @@ pub fn text(path: &Path) -> anyhow::Result<String> {
 /// When it is not YAML.
 pub fn documents(file: &str, text: &str) -> anyhow::Result<Vec<Document>> {
     let mut all = Vec::new();
+    // Editors on Windows write a byte-order mark, and kubectl takes it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (at, document) in serde_yaml_ng::Deserializer::from_str(text).enumerate() {
         let place = format!("{file}, document {}", at + 1);
         let value = Value::deserialize(document).map_err(|error| {
