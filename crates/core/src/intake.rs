@@ -273,7 +273,7 @@ impl Core {
             rt.see(object, shared);
             shared.index_owner(&key, before.as_ref(), rt.owner.as_ref());
             gang::index_nodes(shared, rt);
-            shared.touch_owner(rt);
+            rt.touch_owner(shared);
         } else {
             shared.by_uid.insert(uid.clone(), key.clone());
             let mut rt = GangRt::new(object, shared);
@@ -289,7 +289,7 @@ impl Core {
                 }
             }
             gang::index_nodes(shared, &mut rt);
-            shared.touch_owner(&rt);
+            rt.touch_owner(shared);
             self.gangs.insert(key.clone(), rt);
         }
         self.shared.dirty_gangs.insert(key.clone());
@@ -307,7 +307,7 @@ impl Core {
             shared.never_created(key);
             gang::forget(shared, &mut rt);
             shared.index_owner(key, rt.owner.as_ref(), None);
-            shared.touch_owner(&rt);
+            rt.touch_owner(shared);
         }
         // What is left of it has nobody else to let it go.
         let orphans: Vec<PodFacts> = self.shared.cluster.pods_of(uid).cloned().collect();

@@ -18,11 +18,13 @@ mod config;
 pub mod derive;
 mod desk;
 mod gang;
+mod health;
 mod intake;
 pub mod launch;
 pub mod manifest;
 mod nodes;
 mod outcome;
+mod owner;
 mod read;
 mod reports;
 mod shapes;
@@ -247,7 +249,7 @@ fn settle_guarded(shared: &mut Shared, rt: &mut GangRt) {
              will do), and please report this"
         );
         shared.counters.tripped += 1;
-        shared.tell_gang(rt, gang::FAULT, &message, true);
+        rt.tell(shared, gang::FAULT, &message, true);
         rt.fault = Some(gang::Fault { generation, message });
         shared.dirty_gangs.insert(rt.key.clone());
     }

@@ -6,11 +6,13 @@ use muster_model::{Millis, ObjectKey, Reason, Slot};
 use crate::desk::Ticket;
 use crate::gang::{self, GangRt, older};
 use crate::shared::Shared;
-use crate::want::{Kind, Outcome, Want};
+use crate::want::{Facet, Kind, Outcome, Target, Want};
 use crate::{Core, reports};
 
 /// Delay after a status that the server will not have.
 const REFUSED_AGAIN: Millis = 10_000;
+/// A gang whose pods the server will not have, or whose claim is not ready, is looked at again after so long.
+const SHAPE_AGAIN: Millis = 10_000;
 /// Creations that fail in passing for so long break the plan: the part of the gang that exists would wait in vain.
 const CREATE_LIMIT: Millis = 300_000;
 
@@ -98,7 +100,7 @@ impl Core {
             }
         }
         shared.dirty_gangs.insert(key.clone());
-        shared.touch_owner(rt);
+        rt.touch_owner(shared);
     }
 
     /// How a gang is whose status was refused after an attempt without an answer.
@@ -288,6 +290,55 @@ impl Core {
             _ => {}
         }
         shared.desk.forget(&ticket.want.target());
+    }
+
+    /// What came of a dry run: for all who waited for it.
+    pub(crate) fn probed(&mut self, ticket: &Ticket, namespace: &str, shape: &str, outcome: Outcome) {
+        let shared = &mut self.shared;
+        let now = shared.now.at;
+        let Some(waiting) = shared.shapes.answered(shape) else { return };
+        let trouble = match outcome {
+            Outcome::Probed(probe) if probe.problem.is_none() => {
+                shared.shapes.learn(shape, probe.learned, probe.claims, now);
+                None
+            }
+            Outcome::Probed(probe) => probe.problem.map(|reason| (reason, false)),
+            Outcome::Refused(message) => {
+                let message = format!("the API server refuses its pods: {message}");
+                Some((Reason::PodRefused { message }, true))
+            }
+            Outcome::Gone => {
+                let message = format!("namespace {namespace:?} does not exist");
+                Some((Reason::PodRefused { message }, false))
+            }
+            _ => {
+                let at = shared.desk.pause(ticket, now);
+                for key in &waiting {
+                    shared.wake_gang(key, at);
+                }
+                return;
+            }
+        };
+        let target = Target {
+            kind: Kind::Pod,
+            facet: Facet::Probe,
+            key: ObjectKey::new(namespace.to_owned(), shape.to_owned()),
+        };
+        shared.desk.forget(&target);
+        for key in waiting {
+            let Some(rt) = self.gangs.get_mut(&key) else { continue };
+            rt.request_stale = true;
+            if trouble.is_none() && rt.life.holding().is_some() {
+                // Its volumes were bound for it: from now on that is part of what its plan stands on.
+                gang::rebase(shared, rt);
+            }
+            match &trouble {
+                Some((reason, true)) => gang::fail(rt, now, reason.clone()),
+                Some((reason, false)) => rt.life.hold(now + SHAPE_AGAIN, reason.clone()),
+                None => {}
+            }
+            shared.dirty_gangs.insert(key);
+        }
     }
 }
 

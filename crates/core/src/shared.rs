@@ -8,8 +8,8 @@ use muster_model::{Millis, NodeName, ObjectKey, Resources, Slot, Uid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::desk::Desk;
-use crate::gang::{GangRt, Owner};
 use crate::nodes::Nodes;
+use crate::owner::Owner;
 use crate::shapes::Shapes;
 use crate::want::{Kind, Note, Want};
 use crate::{Config, Counters, World};
@@ -185,13 +185,6 @@ impl Shared {
         self.wakes.insert(at, Wake::Workload(uid.clone()));
     }
 
-    /// The workload that controls a gang is to look at it.
-    pub fn touch_owner(&mut self, rt: &GangRt) {
-        if let Some(owner) = &rt.owner {
-            self.dirty_workloads.insert(owner.uid.clone());
-        }
-    }
-
     /// A gang has another owner now.
     pub fn index_owner(&mut self, gang: &ObjectKey, before: Option<&Owner>, after: Option<&Owner>) {
         if before == after {
@@ -244,18 +237,6 @@ impl Shared {
             warning,
             number: self.notes,
         })));
-    }
-
-    /// Tells about a gang: on its workload, where users look, else on the gang itself.
-    pub fn tell_gang(&mut self, rt: &GangRt, reason: &str, message: &str, warning: bool) {
-        match &rt.owner {
-            Some(owner) if owner.kind == Kind::Job => {
-                let message = crate::derive::in_words_of_job(Some(reason), message);
-                self.tell(owner.kind, &owner.key, &owner.uid, reason, &message, warning);
-            }
-            Some(owner) => self.tell(owner.kind, &owner.key, &owner.uid, reason, message, warning),
-            None => self.tell(Kind::Gang, &rt.key, &rt.uid, reason, message, warning),
-        }
     }
 
     /// What a gang has planned is created, and the server's quotas count it.

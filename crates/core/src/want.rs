@@ -125,6 +125,15 @@ pub enum Class {
 }
 
 impl Class {
+    /// The class that a gang's status belongs to: whether something waits for it, and whether that is after a loss.
+    pub fn of_status(urgent: bool, recovers: bool) -> Self {
+        match (urgent, recovers) {
+            (false, _) => Self::Report,
+            (true, true) => Self::Recovery,
+            (true, false) => Self::Commit,
+        }
+    }
+
     /// All, in order.
     pub const ALL: [Self; 7] =
         [Self::Commit, Self::Recovery, Self::Create, Self::Delete, Self::Report, Self::Probe, Self::Event];

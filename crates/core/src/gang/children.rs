@@ -7,43 +7,18 @@
 //! A Service's selector follows the plan, so it is brought up to date; a hostfile is immutable and named by the plan's
 //! generation: each pod mounts its own plan's, and no kubelet's cache matters.
 
-use kube::core::ObjectMeta;
 use muster_api::plan_codec::Chunk;
 use muster_api::{gang_plan, labels, names};
 use muster_lifecycle::gang::Stage;
-use muster_model::{ObjectKey, Uid, UnitId};
+use muster_model::{ObjectKey, UnitId};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-use super::GangRt;
+use super::rt::{ChildSeen, GangRt};
 use crate::launch::Launcher;
 use crate::manifest::owner;
 use crate::shared::Shared;
-use crate::want::{Base, Child, Facet, Kind, Target, Want};
-
-/// A Service or ConfigMap of a gang as it was seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChildSeen {
-    base: Base,
-    /// The mark that says which plan it is for.
-    mark: Option<String>,
-    owned: bool,
-}
-
-impl ChildSeen {
-    /// From its metadata, for a gang.
-    pub fn of(meta: &ObjectMeta, gang: &Uid) -> Self {
-        let mark = meta.labels.as_ref().and_then(|all| all.get(labels::GENERATION)).cloned();
-        Self {
-            base: Base {
-                uid: crate::uid_of(meta),
-                version: meta.resource_version.clone().unwrap_or_default(),
-            },
-            mark,
-            owned: crate::controller_of(meta).is_some_and(|owner| owner.uid == gang.0),
-        }
-    }
-}
+use crate::want::{Child, Facet, Kind, Target, Want};
 
 /// An object that the plan needs.
 struct Wanted {

@@ -6,7 +6,8 @@ use muster_model::{Millis, NodeName, ObjectKey, Reason, Resources, Slot, TaintEf
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{GangRt, RolePlan, children};
+use super::children;
+use super::rt::{GangRt, RolePlan};
 use crate::OUT_OF_SERVICE;
 use crate::launch::Launcher;
 use crate::manifest::{Blueprint, Stamp};

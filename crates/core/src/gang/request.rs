@@ -3,108 +3,13 @@
 
 use muster_cluster::template::Learned;
 use muster_lifecycle::gang::Ask;
-use muster_model::{AcceleratorClass, Gang, GangState, Reason, Role, Rules, Within};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use muster_model::{Gang, GangState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Asks, GangRt, Told};
+use super::basis::Basis;
+use super::rt::{Asks, GangRt, Told};
 use crate::shared::Shared;
-
-/// A basis larger than this is not kept: what it stands for is made anew from the objects.
-const LARGEST_BASIS: usize = 256 * 1024;
-
-/// What a plan was made from: it goes into the status with the plan, so that the next leader judges the plan as this one
-/// did, and a Queue or class that is gone takes nothing from a gang that holds a plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Basis {
-    #[serde(default)]
-    priority: i32,
-    classes: Vec<AcceleratorClass>,
-    roles: Vec<Role>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    within: Option<Within>,
-    #[serde(default)]
-    rules: Rules,
-}
-
-impl Basis {
-    /// Of a request.
-    pub fn of(request: &Gang) -> Self {
-        Self {
-            priority: request.priority,
-            classes: request.classes.clone(),
-            roles: request.roles.clone(),
-            within: request.within.clone(),
-            rules: request.rules.clone(),
-        }
-    }
-
-    /// As it is written; `None` where it is too large.
-    pub fn written(&self) -> Option<Value> {
-        let value = serde_json::to_value(self).ok()?;
-        (value.to_string().len() <= LARGEST_BASIS).then_some(value)
-    }
-
-    /// As it was written. What another version wrote and this one cannot read is none.
-    pub fn read(value: &Value) -> Option<Self> {
-        Self::deserialize(value).ok()
-    }
-
-    /// Its roles.
-    pub fn roles(&self) -> &[Role] {
-        &self.roles
-    }
-
-    /// Its accelerator classes.
-    pub fn classes(&self) -> &[AcceleratorClass] {
-        &self.classes
-    }
-}
-
-impl GangRt {
-    /// The gang for the engine, on the basis of the plan in force.
-    pub fn on_basis(&self, basis: &Basis) -> Gang {
-        Gang {
-            key: self.key.clone(),
-            uid: self.uid.clone(),
-            queue: self.object.spec.queue.clone(),
-            priority: self.request.as_ref().map_or(basis.priority, |request| request.priority),
-            since: self.since(),
-            classes: basis.classes.clone(),
-            roles: basis.roles.clone(),
-            within: basis.within.clone(),
-            rules: basis.rules.clone(),
-            avoid: self.life.memory.avoid.keys().cloned().collect(),
-            state: GangState::Inactive,
-        }
-    }
-
-    /// The plan in force is judged by what is known of its pods now.
-    pub fn rebase(&mut self, shared: &Shared) {
-        if self.terms.roles.iter().any(|role| role.held) {
-            // What is known now is known of another template.
-            return;
-        }
-        refresh(shared, self);
-        if let Ok(request) = &self.request {
-            self.basis = Some(Arc::new(Basis::of(request)));
-            self.told = None;
-            self.work.roles.clear();
-            self.work.seen_progress = None;
-        }
-    }
-
-    /// What the plan in force is judged by: what it was made from or, where that was not kept, what would be asked now.
-    pub fn in_force(&self) -> Result<Basis, Reason> {
-        match &self.basis {
-            Some(basis) => Ok(Basis::clone(basis)),
-            None => self.request.as_ref().map(Basis::of).map_err(Clone::clone),
-        }
-    }
-}
 
 /// Makes the gang's request anew if what it is made from has changed.
 pub fn refresh(shared: &Shared, rt: &mut GangRt) {
@@ -161,5 +66,20 @@ pub fn inform_engine(shared: &mut Shared, rt: &mut GangRt, may_wait: bool) {
                 shared.dirty_gangs.insert(rt.key.clone());
             }
         }
+    }
+}
+
+/// The plan in force is judged by what is known of its pods now.
+pub fn rebase(shared: &Shared, rt: &mut GangRt) {
+    if rt.terms.roles.iter().any(|role| role.held) {
+        // What is known now is known of another template.
+        return;
+    }
+    refresh(shared, rt);
+    if let Ok(request) = &rt.request {
+        rt.basis = Some(Arc::new(Basis::of(request)));
+        rt.told = None;
+        rt.work.roles.clear();
+        rt.work.seen_progress = None;
     }
 }

@@ -1,12 +1,10 @@
 //! Templates by revision: which one a unit's pods are made from, and whether another would fit its place.
 
 use muster_api::gang::RevisionUse;
-use muster_api::{GangSpec, PodTemplate};
+use muster_api::{GangSpec, PodTemplate, RoleSpec};
 use muster_model::{Plan, UnitId};
 use serde_json::Value;
 use std::collections::BTreeMap;
-
-use super::GangRt;
 
 /// The revision of each unit of a plan. The units of a role mostly have the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,49 +79,19 @@ fn fit_alike(one: &PodTemplate, other: &PodTemplate) -> bool {
     one == other || placing(one) == placing(other)
 }
 
-impl GangRt {
-    /// Notes for which roles units keep their template although there is a newer one.
-    pub(super) fn hold_revisions(&mut self) {
-        let used = self.life.plan().map(in_use).unwrap_or_default();
-        for (terms, role) in self.terms.roles.iter_mut().zip(&self.object.spec.roles) {
-            let mut used = used.iter().filter(|used| used.role == role.name);
-            terms.held = used.any(|used| {
-                let theirs = role.template_of(&used.name);
-                theirs.is_some_and(|theirs| !fit_alike(theirs, &role.template))
-            });
-        }
-    }
+/// Whether the present template of a role fits the places that a plan has for its units.
+pub fn fits(role: &RoleSpec, used: &[RevisionUse]) -> bool {
+    let mut used = used.iter().filter(|used| used.role == role.name);
+    used.all(|used| role.template_of(&used.name).is_none_or(|theirs| fit_alike(theirs, &role.template)))
+}
 
-    /// Whether a specification has the templates of the plan's units under the names that they have now.
-    pub fn keeps_templates(&self, spec: &GangSpec) -> bool {
-        let used = self.life.plan().map(in_use).unwrap_or_default();
-        self.object.spec.roles.iter().zip(&spec.roles).all(|(old, new)| {
-            let used = used.iter().filter(|used| used.role == old.name).map(|used| used.name.as_str());
-            used.chain([new.revision.as_str()]).all(|name| {
-                let before = old.template_of(name);
-                before.is_none_or(|before| new.template_of(name) == Some(before))
-            })
+/// Whether a specification has the templates that a plan uses under the names that they have now.
+pub fn are_kept(used: &[RevisionUse], before: &GangSpec, after: &GangSpec) -> bool {
+    before.roles.iter().zip(&after.roles).all(|(before, after)| {
+        let used = used.iter().filter(|used| used.role == before.name).map(|used| used.name.as_str());
+        used.chain([after.revision.as_str()]).all(|name| {
+            let template = before.template_of(name);
+            template.is_none_or(|template| after.template_of(name) == Some(template))
         })
-    }
-
-    /// What is to be said of units of a plan that run from an earlier template.
-    pub(super) fn earlier_notes(&self, plan: &Plan) -> Vec<String> {
-        let earlier = in_use(plan).into_iter().filter_map(|used| {
-            let role = self.terms.roles.iter().find(|role| role.name == used.role)?;
-            (!used.name.is_empty() && used.name != role.revision).then_some((used, role))
-        });
-        earlier
-            .map(|(used, role)| {
-                let what = if role.held {
-                    "asks for another place, so set spec.suspend: true, then false, to have it"
-                } else {
-                    "is used when their pods start anew"
-                };
-                format!(
-                    "units of role {} that run from template {:?}: {}; template {:?} {what}",
-                    role.name, used.name, used.units, role.revision
-                )
-            })
-            .collect()
-    }
+    })
 }

@@ -8,11 +8,13 @@ use muster_model::{
 use serde_json::json;
 use std::collections::BTreeMap;
 
+use super::basis::Basis;
+use super::change::{Change, Speaks, Writing};
 use super::request::{inform_engine, refresh};
-use super::status::{Change, Speaks};
-use super::{Basis, GangRt, Told, Writing, pods};
+use super::rt::{GangRt, Told};
+use super::{pods, probe};
 use crate::shared::Shared;
-use crate::want::{Base, Class, Facet, Kind, Target, Want};
+use crate::want::{Base, Facet, Kind, Target, Want};
 
 /// How often at most the start of a gang's pods is looked at.
 const LOOK_EVERY: Millis = 1_000;
@@ -92,7 +94,7 @@ fn may_wait(shared: &mut Shared, rt: &mut GangRt) -> bool {
     if misfits {
         shared.wake_gang(&rt.key, shared.now.at + SHAPE_KEPT);
     }
-    crate::shapes::known(shared, rt, begins, oldest) && guarded(shared, rt)
+    probe::known(shared, rt, begins, oldest) && guarded(shared, rt)
 }
 
 /// Whether our finalizer is on it, so that its pods are not orphaned when it is deleted; asks for it.
@@ -228,7 +230,7 @@ fn report(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
     }
     let change = rt.progress(trouble, now);
     if begins {
-        crate::shapes::look_for_volumes(shared, rt);
+        probe::look_for_volumes(shared, rt);
     }
     change
 }
@@ -309,7 +311,7 @@ pub fn committed(shared: &mut Shared, rt: &mut GangRt, writing: Writing) {
         *shared.counters.restarts.entry(restart.cause.clone()).or_default() += 1;
     }
     if let Some((reason, message, warning)) = note {
-        shared.tell_gang(rt, &reason, &message, warning);
+        rt.tell(shared, &reason, &message, warning);
     }
     index_nodes(shared, rt);
 }
@@ -341,15 +343,6 @@ pub fn index_nodes(shared: &mut Shared, rt: &mut GangRt) {
     for node in before.keys() {
         // Others may wait for what it gave up.
         shared.room_on(node);
-    }
-}
-
-/// The class of requests that a status belongs to.
-pub fn class_of(urgent: bool, recovers: bool) -> Class {
-    match (urgent, recovers) {
-        (false, _) => Class::Report,
-        (true, true) => Class::Recovery,
-        (true, false) => Class::Commit,
     }
 }
 

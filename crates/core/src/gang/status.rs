@@ -3,17 +3,20 @@
 
 use muster_api::condition::{self, Now as Condition};
 use muster_api::gang::{GangResult, Restart};
-use muster_api::{GangPhase, GangStatus, UnitCounts, gang_plan, plan_codec};
+use muster_api::plan_codec::{self, Chunk};
+use muster_api::{GangPhase, GangStatus, UnitCounts, gang_plan};
 use muster_cluster::template;
 use muster_lifecycle::Now;
 use muster_lifecycle::gang::{Cause, Decided, Freed, Holding, How, Move, Standing, Trouble};
 use muster_lifecycle::recovery;
 use muster_model::{Millis, Plan, Reason, duration};
 
+use super::basis::Basis;
+use super::change::{Change, Speaks};
 use super::facts::{ranges, time};
 use super::pods::{ROOM_LIMIT, TOLD_AFTER};
-use super::settle::class_of;
-use super::{Basis, Chunk, FAULT, GangRt, revisions};
+use super::revisions;
+use super::rt::{FAULT, GangRt};
 use crate::want::{Class, Want};
 use crate::{OUT_OF_SERVICE, plan_devices, plan_words};
 
@@ -23,33 +26,6 @@ const RETELL: Millis = 30_000;
 const RETELL_REASON: Millis = 5_000;
 /// Reason of a plan in force whose pods are not made, or do not start.
 const NOT_STARTING: &str = "NotStarting";
-
-/// A status to be written.
-#[derive(Debug)]
-pub struct Change {
-    /// The whole status.
-    pub status: GangStatus,
-    /// The plan that it holds.
-    pub plan: Result<Option<Plan>, String>,
-    /// Nothing may be done to pods before it is committed. Otherwise it only reports.
-    pub urgent: bool,
-    /// Whose turn its request is.
-    pub class: Class,
-    /// What to tell the user when it is committed: reason, sentence, warning.
-    pub note: Option<(String, String, bool)>,
-    /// The plan that it takes back could not be carried out, why, and before which time it is not placed again.
-    pub failed: Option<(Reason, Option<Millis>)>,
-}
-
-/// Whether something is to be said.
-pub enum Speaks {
-    /// This.
-    Now(Box<Change>),
-    /// Not before a time.
-    Later(Millis),
-    /// Nothing new.
-    Not,
-}
 
 impl GangRt {
     fn base(&self) -> GangStatus {
@@ -67,6 +43,27 @@ impl GangRt {
         let earlier = plan.map(|plan| self.earlier_notes(plan)).unwrap_or_default();
         let said = earlier.into_iter().fold(said, |said, note| format!("{said}; {note}"));
         Condition::yes(condition::VALID, "Valid", said)
+    }
+
+    /// What is to be said of units of a plan that run from an earlier template.
+    fn earlier_notes(&self, plan: &Plan) -> Vec<String> {
+        let earlier = revisions::in_use(plan).into_iter().filter_map(|used| {
+            let role = self.terms.roles.iter().find(|role| role.name == used.role)?;
+            (!used.name.is_empty() && used.name != role.revision).then_some((used, role))
+        });
+        earlier
+            .map(|(used, role)| {
+                let what = if role.held {
+                    "asks for another place, so set spec.suspend: true, then false, to have it"
+                } else {
+                    "is used when their pods start anew"
+                };
+                format!(
+                    "units of role {} that run from template {:?}: {}; template {:?} {what}",
+                    role.name, used.name, used.units, role.revision
+                )
+            })
+            .collect()
     }
 
     fn desired_units(&self) -> u32 {
@@ -222,7 +219,7 @@ impl GangRt {
         ];
         self.conditions(&mut status, &changes, now);
         let note = Some((cause.reason().to_owned(), message, cause.warns()));
-        let class = class_of(true, cause.warns());
+        let class = Class::of_status(true, cause.warns());
         Change { status, plan: Ok(Some(plan.clone())), urgent: true, class, note, failed: None }
     }
 

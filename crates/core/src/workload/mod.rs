@@ -295,7 +295,7 @@ fn alive(gang: &GangRt, spec: &GangSpec) -> bool {
         == (&spec.queue, &spec.classes, &spec.within, &spec.rules, &spec.outcome)
         && (old.launch.framework, old.launch.port) == (spec.launch.framework, spec.launch.port)
         && roles(old) == roles(spec)
-        && gang.keeps_templates(spec)
+        && gang::are_kept(&gang.revisions_in_use(), old, spec)
 }
 
 impl Core {
