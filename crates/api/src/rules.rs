@@ -358,12 +358,12 @@ pub const ROLE: &[Check] = &[
         ".revisions",
     ),
     check(
-        "!has(self.revisions) || self.revisions.all(kept, kept.name != oldSelf.revision || kept.template == oldSelf.template)",
+        "!has(self.revisions) || self.revisions.all(kept, kept.name != oldSelf.revision || dyn(kept.template) == dyn(oldSelf.template))",
         "revisions must keep the template of the revision before as it was",
         ".revisions",
     ),
     check(
-        "!has(oldSelf.revisions) || oldSelf.revisions.all(kept, kept.name != self.revision || kept.template == self.template)",
+        "!has(oldSelf.revisions) || oldSelf.revisions.all(kept, kept.name != self.revision || dyn(kept.template) == dyn(self.template))",
         "revision must not be the name of an earlier template, unless template is that one",
         ".revision",
     ),
