@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use muster_api::{
-    AcceleratorClass, AcceleratorClassSpec, Framework, Gang as Object, OutcomePolicy, Queue, catalogue,
-    common,
+    AcceleratorClass, AcceleratorClassSpec, Framework, Gang as Object, GangSpec, OutcomePolicy, Queue,
+    catalogue, common,
 };
 use muster_cluster::Cluster;
 use muster_cluster::template::{self, Around, Learned};
@@ -187,6 +187,28 @@ impl World {
         }
     }
 
+    /// The accelerator classes that a gang may use.
+    fn classes_of(&self, spec: &GangSpec) -> Result<Vec<model::AcceleratorClass>, Reason> {
+        let wants_devices = spec.roles.iter().any(|role| role.devices > 0);
+        let names = if spec.classes.is_empty() && wants_devices {
+            self.classes_present()
+        } else {
+            spec.classes.clone()
+        };
+        let mut classes = Vec::new();
+        for (at, name) in names.iter().enumerate() {
+            let Some(class) = self.model(name) else {
+                return Err(invalid(
+                    format!("spec.classes[{at}]"),
+                    format!("AcceleratorClass {name:?} does not exist"),
+                    &format!("create it or use one of {}", self.class_names().join(", ")),
+                ));
+            };
+            classes.push(class);
+        }
+        Ok(classes)
+    }
+
     /// The gang as the engine wants it, state aside. `learned` gives what the API server makes of a role's
     /// pods.
     ///
@@ -199,11 +221,6 @@ impl World {
         since: Millis,
     ) -> Result<Gang, Reason> {
         let spec = &object.spec;
-        let invalid = |field: String, message: String, remedy: &str| Reason::Invalid {
-            field,
-            message,
-            remedy: remedy.to_owned(),
-        };
         if !self.has_queue(&spec.queue) {
             return Err(Reason::QueueUnknown { queue: spec.queue.clone() });
         }
@@ -227,23 +244,7 @@ impl World {
                 "create it or name one that exists",
             )
         })?;
-        let wants_devices = spec.roles.iter().any(|role| role.devices > 0);
-        let names = if spec.classes.is_empty() && wants_devices {
-            self.classes_present()
-        } else {
-            spec.classes.clone()
-        };
-        let mut classes = Vec::new();
-        for (at, name) in names.iter().enumerate() {
-            let Some(class) = self.model(name) else {
-                return Err(invalid(
-                    format!("spec.classes[{at}]"),
-                    format!("AcceleratorClass {name:?} does not exist"),
-                    &format!("create it or use one of {}", self.class_names().join(", ")),
-                ));
-            };
-            classes.push(class);
-        }
+        let classes = self.classes_of(spec)?;
         let ports = launch::ports(framework(spec.launch.framework), spec.launch.port);
         let mut roles = Vec::new();
         for (at, role) in spec.roles.iter().enumerate() {
@@ -354,4 +355,9 @@ fn quota_left(quota: &ResourceQuota) -> QuotaLeft {
         Some((name.clone(), amount(name, &hard.0)? - used))
     });
     QuotaLeft(left.collect())
+}
+
+/// What is wrong with a field, and what to do.
+fn invalid(field: String, message: String, remedy: &str) -> Reason {
+    Reason::Invalid { field, message, remedy: remedy.to_owned() }
 }

@@ -1,14 +1,13 @@
 //! The state machine itself.
 
-use muster_model::{
-    Millis, NodeName, Plan, Reason, RecoveryStep, Slot, Uid, UnitId, duration, plan::Placement,
-};
+use muster_model::{Millis, NodeName, Plan, Reason, RecoveryStep, Slot, Uid, UnitId, plan::Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cause::{Cause, Lost, Renews};
 use super::sight::Sight;
 use super::slots::{SlotState, Slots};
 use super::stage::{Decided, Holding, How, Stage, Trouble, Waiting};
+use super::start::{Patience, look_at_start};
 use super::terms::{Outcome, Terms};
 use crate::Now;
 use crate::recovery::{self, Case, Fault, LostPod, Misfit, Spent, Verdict};
@@ -73,25 +72,6 @@ pub struct Memory {
     pub failures: u32,
     /// Pods that nodes did not take, since all pods of a plan had started last.
     pub misfits: Vec<Misfit>,
-}
-
-/// How patient one is with pods; milliseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// Until a kubelet (or, pinned, kube-scheduler) has taken a pod in, from when it was first seen.
-    pub admit: Millis,
-    /// Until a pod whose kubelet names an error of the specification gives its node back.
-    pub errors: Millis,
-    /// Until all pods of a plan have started, from when it was put in force.
-    pub start: Millis,
-    /// How long a node that refused or lost a pod is not used for the gang again.
-    pub avoid: Millis,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self { admit: 60_000, errors: 120_000, start: 900_000, avoid: 600_000 }
-    }
 }
 
 /// What must be known to go on, beside the gang itself.
@@ -626,35 +606,4 @@ fn outcome(slots: &Slots, terms: &Terms) -> Option<Move> {
         _ => format!("pod {} of unit {} succeeded", first.slot.index, first.slot.unit.index),
     };
     Some(Move::End { well: true, reason: "Succeeded".into(), message, exit_code: Some(0) })
-}
-
-/// Pods that do not start: not taken in, an error of the specification, or nothing for too long.
-fn look_at_start(holding: &mut Holding, patience: &Patience, now: Millis) -> Option<Millis> {
-    let mut next: Vec<Millis> = holding.slots.expire(now, patience.admit).into_iter().collect();
-    let tally = holding.slots.tally();
-    if tally.up() + tally.lost == tally.all {
-        return next.into_iter().min();
-    }
-    let stuck = holding.slots.first_failing().map(|(planned, since, waits)| {
-        let message = format!("its pod on node {} does not start: {waits}", planned.node);
-        (since.saturating_add(patience.errors), message)
-    });
-    if let Some((due, message)) = stuck {
-        if due <= now {
-            holding.broken.get_or_insert(Reason::NotStarting { message });
-        }
-        next.push(due);
-    }
-    let due = holding.since.saturating_add(patience.start);
-    if due <= now {
-        holding.slots.give_up_starting(patience.start);
-        let never = tally.missing + tally.asked;
-        if never > 0 {
-            let limit = duration::format(patience.start);
-            let message = format!("{never} of {} pods could not be created within {limit}", tally.all);
-            holding.broken.get_or_insert(Reason::NotStarting { message });
-        }
-    }
-    next.push(due);
-    next.into_iter().filter(|due| *due > now).min()
 }

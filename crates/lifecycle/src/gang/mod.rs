@@ -15,11 +15,13 @@ mod life;
 mod sight;
 mod slots;
 mod stage;
+mod start;
 mod terms;
 
 pub use cause::{Cause, Lost, Renews};
-pub use life::{Ask, Committed, Facts, Freed, Life, Memory, Move, Next, Patience, Standing};
+pub use life::{Ask, Committed, Facts, Freed, Life, Memory, Move, Next, Standing};
 pub use sight::{Loss, PodState, Says, Sight};
 pub use slots::{PlannedPod, SlotState, Slots, Tally};
 pub use stage::{Decided, Holding, How, Pause, Stage, Trouble, Waiting};
+pub use start::Patience;
 pub use terms::{Outcome, RoleTerms, Terms};
