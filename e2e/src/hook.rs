@@ -134,18 +134,30 @@ pub fn speaking_for(admin: Client, account: &str, pod: Option<&str>) -> Client {
 /// Tells when the n-th write begins (or has been done), and holds it and all that follow for ever.
 #[derive(Clone, Default)]
 pub struct Tripwire {
+    unarmed: Arc<AtomicBool>,
     count: Arc<AtomicUsize>,
     tripped: Arc<Notify>,
 }
 
 impl Tripwire {
+    /// As [`Self::at`], but writes count only once it is armed.
+    pub fn armed_later(&self, nth: usize, when: When) -> Hook {
+        self.unarmed.store(true, Ordering::SeqCst);
+        self.at(nth, when)
+    }
+
+    /// From now on writes count.
+    pub fn arm(&self) {
+        self.unarmed.store(false, Ordering::SeqCst);
+    }
+
     /// The hook that trips before or after the n-th write (from 0) other than those of the Lease.
     pub fn at(&self, nth: usize, when: When) -> Hook {
         let this = self.clone();
         Arc::new(move |seen: Seen| {
             let this = this.clone();
             Box::pin(async move {
-                if !seen.is_write() || seen.path.contains("/leases") {
+                if !seen.is_write() || seen.path.contains("/leases") || this.unarmed.load(Ordering::SeqCst) {
                     return;
                 }
                 let trips = match seen.when {

@@ -2,7 +2,7 @@
 
 use kubesim::kubelet::NodeSpec;
 use muster_e2e::World;
-use muster_e2e::scenarios::{basics, crash, examples, failure, fence, lifecycle, liveness, nodes};
+use muster_e2e::scenarios::{basics, change, crash, examples, failure, fence, lifecycle, liveness, nodes};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,7 +1,7 @@
 //! The suite on the in-memory API, in virtual time.
 
 use muster_e2e::World;
-use muster_e2e::scenarios::{basics, crash, examples, failure, fence, lifecycle, liveness, nodes};
+use muster_e2e::scenarios::{basics, change, crash, examples, failure, fence, lifecycle, liveness, nodes};
 
 macro_rules! scenario {
     ($name:ident, $run:path, $nodes:expr) => {

@@ -92,6 +92,65 @@ pub async fn application_failures_use_the_budget(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// The way from all kubelets to the server is lost for a minute, and one node says for twenty seconds that it is not
+/// ready: no pod is touched.
+pub async fn a_minute_without_kubelets_costs_nothing(world: &World) -> Result<()> {
+    let operator = world.start("one");
+    world.submit(&job("stays", 64)).await?;
+    world.phase("stays", JobPhase::Running, 2 * MINUTE).await?;
+    let uids = |pods: Vec<Pod>| pods.iter().filter_map(ResourceExt::uid).collect::<BTreeSet<String>>();
+    let before = uids(live(world).await?);
+    let nodes: Vec<String> = (0..8).map(|at| format!("hgx-{at:03}")).collect();
+    for node in &nodes {
+        world.fleet.hang(node).await?;
+    }
+    ready(world, &nodes, "Unknown").await?;
+    unchanged(world, MINUTE, &before).await?;
+    for node in &nodes {
+        world.fleet.revive(node).await?;
+    }
+    ready(world, &nodes, "True").await?;
+    world.fleet.set_condition(&nodes[0], "Ready", "False", "KubeletNotReady", "no network").await?;
+    ready(world, &nodes[..1], "False").await?;
+    unchanged(world, MINUTE / 3, &before).await?;
+    world.fleet.set_condition(&nodes[0], "Ready", "True", "KubeletReady", "").await?;
+    ready(world, &nodes, "True").await?;
+    unchanged(world, MINUTE / 12, &before).await?;
+    let status = world.job("stays").await?.status.unwrap_or_default();
+    ensure!(status.restarts == 0 && status.phase == Some(JobPhase::Running), "{status:?}");
+    oracle::check(world).await?;
+    operator.stop().await;
+    Ok(())
+}
+
+/// Waits until the condition `Ready` of nodes has a status.
+async fn ready(world: &World, names: &[String], wanted: &str) -> Result<()> {
+    let nodes: Api<Node> = Api::all(world.admin.clone());
+    world
+        .eventually(&format!("nodes are Ready={wanted}"), 3 * MINUTE, || async {
+            let mut others = Vec::new();
+            for name in names {
+                let status = nodes.get(name).await?.status.unwrap_or_default();
+                let ready = status.conditions.into_iter().flatten().find(|one| one.type_ == "Ready");
+                others.extend(ready.map(|one| one.status).filter(|status| status != wanted));
+            }
+            Ok(if others.is_empty() { Ok(()) } else { Err(format!("{others:?}")) })
+        })
+        .await
+}
+
+/// For so long the pods are those that they were. The time is what the scenario is about: nothing tells that nothing will
+/// happen.
+async fn unchanged(world: &World, time: Duration, before: &BTreeSet<String>) -> Result<()> {
+    let begun = tokio::time::Instant::now();
+    while begun.elapsed() < time {
+        let now: BTreeSet<String> = live(world).await?.iter().filter_map(ResourceExt::uid).collect();
+        ensure!(now == *before, "after {:?} the pods are others: {now:?}, not {before:?}", begun.elapsed());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Ok(())
+}
+
 /// A kubelet that takes no pod in, and one that refuses: other nodes are taken and no restart is counted.
 pub async fn silent_and_refusing_kubelets(world: &World) -> Result<()> {
     world.fleet.silent("hgx-000").await?;

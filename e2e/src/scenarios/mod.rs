@@ -1,6 +1,7 @@
 //! The scenarios. Each takes a world with its nodes, and fails with what it saw.
 
 pub mod basics;
+pub mod change;
 pub mod crash;
 pub mod examples;
 pub mod failure;
@@ -85,6 +86,16 @@ macro_rules! for_each_scenario {
         );
         $scenario!(result_survives_pod_gc, failure::result_survives_pod_gc, nodes::hgx(2));
         $scenario!(killed_at_twenty_points, crash::killed_at_twenty_points, nodes::hgx(8));
+        $scenario!(
+            a_leader_change_leaves_what_would_have_been,
+            change::a_leader_change_leaves_what_would_have_been,
+            nodes::hgx(4)
+        );
+        $scenario!(
+            a_minute_without_kubelets_costs_nothing,
+            failure::a_minute_without_kubelets_costs_nothing,
+            nodes::hgx(8)
+        );
         $scenario!(a_large_plan_lies_in_parts, crash::a_large_plan_lies_in_parts, nodes::hgx(4));
         $scenario!(lost_answers_lose_no_pod, crash::lost_answers_lose_no_pod, nodes::hgx(4));
         $scenario!(two_leaders_one_domain, crash::two_leaders_one_domain, nodes::hgx(4));
