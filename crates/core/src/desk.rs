@@ -114,8 +114,8 @@ impl Desk {
         if record.wanted.as_deref() == Some(&want) {
             return true;
         }
-        let under_way = record.flight.as_ref().is_some_and(|(_, flying)| **flying == want);
-        let fresh = |(done, at): &(Arc<Want>, Millis)| **done == want && at + DONE_KEPT > self.now;
+        let under_way = record.flight.as_ref().is_some_and(|(_, flying)| flying.includes(&want));
+        let fresh = |(done, at): &(Arc<Want>, Millis)| done.includes(&want) && at + DONE_KEPT > self.now;
         if under_way || (record.flight.is_none() && record.done.as_ref().is_some_and(fresh)) {
             self.cancel(&target);
             return under_way;

@@ -303,6 +303,18 @@ impl Want {
         }
     }
 
+    /// Whether what is asked of an object is asked by this as well. A pod is deleted and then let go: that it leaves and
+    /// still has our finalizer is seen in between.
+    pub fn includes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::EndPod { pod, uid, delete, release },
+                Self::EndPod { pod: its, uid: others, delete: None, release: again },
+            ) if delete.is_some() => (pod, uid) == (its, others) && (again.is_none() || again == release),
+            _ => self == other,
+        }
+    }
+
     /// Whose turn it is.
     pub fn class(&self) -> Class {
         match self {

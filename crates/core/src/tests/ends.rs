@@ -217,3 +217,28 @@ fn an_init_container_that_fails_costs_no_node() {
     );
     assert!(status["message"].as_str().unwrap().contains("init container fetch: exit code 1"), "{status}");
 }
+
+/// A pod is deleted and then let go. That it leaves and has our finalizer still is seen in between, and nothing is asked
+/// twice for it.
+#[test]
+fn a_pod_that_is_being_let_go_is_not_let_go_again() {
+    let mut table = Table::new(2);
+    table.submit("gang", 1);
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    let pod = table.first_pod();
+    let body = table.pods[&pod].clone();
+    table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(true));
+    let ends = |want: &Want| matches!(want, Want::EndPod { .. });
+    let ticket = table.until(ends);
+    assert!(
+        matches!(&*ticket.want, Want::EndPod { delete: Some(false), release: Some(0), .. }),
+        "{ticket:?}"
+    );
+    table.tell(Event::Pod(Change::Set(leaving(&body, &pod))));
+    table.pass(1_000);
+    table.answer(&ticket, Outcome::Done { version: None, uid: None });
+    let asked = table.settle(60_000);
+    assert_eq!(count(&asked, ends), 0, "{asked:?}");
+}
