@@ -413,9 +413,10 @@ pub struct RevisionUse {
     pub units: u32,
 }
 
-/// The state of a gang. Only the leader writes it.
+/// The state of a gang. Only the leader writes it, as a whole: so who manages which field of it is not kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct GangStatus {
     /// Where it stands.
     #[serde(skip_serializing_if = "Option::is_none")]

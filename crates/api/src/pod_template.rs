@@ -121,6 +121,11 @@ impl JsonSchema for PodTemplate {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+        // Atomic: whoever applies it owns it as a whole, and the server keeps no list of its fields.
+        json_schema!({
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": true,
+            "x-kubernetes-map-type": "atomic",
+        })
     }
 }

@@ -271,9 +271,10 @@ pub struct CheckpointStatus {
     pub time: Option<Time>,
 }
 
-/// The state of a job. It answers "why is it not running".
+/// The state of a job. It answers "why is it not running". Only the leader writes it, as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct TrainingJobStatus {
     /// What it is doing.
     #[serde(skip_serializing_if = "Option::is_none")]

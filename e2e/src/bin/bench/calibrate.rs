@@ -61,6 +61,7 @@ pub async fn run(bench: &Bench, case: &Case) -> Result<Calibration> {
     let bytes = pods.first().map_or(0, |(_, body)| body.len());
     let names: Vec<String> = pods.iter().map(|(name, _)| name.clone()).collect();
 
+    let profile = bench.profile(&format!("{case}.C"));
     let (own, parts, begun) = (cpu::seconds(std::process::id()), Used::now(bench.parts()), Instant::now());
     futures::stream::iter(pods)
         .map(|(_, body)| create(&bench.account, body))
@@ -76,6 +77,9 @@ pub async fn run(bench: &Bench, case: &Case) -> Result<Calibration> {
         bytes,
     };
 
+    if let Some(profile) = profile {
+        profile.await??;
+    }
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(bench.admin(), NAMESPACE);
     let now = DeleteParams::default().grace_period(0);
     futures::stream::iter(names)

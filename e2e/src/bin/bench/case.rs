@@ -194,6 +194,7 @@ pub async fn run(bench: &Bench, case: &Case, c: Calibration) -> Result<Row> {
     let from = audit::length(&bench.audit)?;
     let mut pids = bench.parts().to_vec();
     pids.push(("muster", operator.pid));
+    let profile = bench.profile(&format!("{case}.case"));
     let (before, machine) = (Used::now(&pids), Machine::now());
     futures::stream::iter(&objects)
         .map(|object| {
@@ -207,6 +208,9 @@ pub async fn run(bench: &Bench, case: &Case, c: Calibration) -> Result<Row> {
     let pods: Api<Pod> = Api::namespaced(bench.admin(), NAMESPACE);
     until(&pods, case.total()).await?;
     let (used, machine) = (Used::now(&pids).since(&before), Machine::now().since(machine));
+    if let Some(profile) = profile {
+        profile.await??;
+    }
     bench.quiet().await;
     fits(&pods).await?;
 

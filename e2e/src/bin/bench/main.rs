@@ -8,7 +8,8 @@
 //!
 //! The control plane runs without its node lifecycle controller: the nodes are objects without kubelets, and the
 //! renewals that keep 1,000 of them Ready would be a sixth of all writes. C and the operator meet the same server.
-//! Arguments choose cases, such as `gang:20x500 job:1x10000`; none means all.
+//! Arguments choose cases, such as `gang:20x500 job:1x10000`; none means all. `--profile=FOLDER` keeps CPU profiles of the API
+//! server, of C and of each case; the sampling costs both some percent.
 
 mod audit;
 mod calibrate;
@@ -16,6 +17,7 @@ mod case;
 mod cpu;
 mod nodes;
 mod operator;
+mod profile;
 mod report;
 
 use anyhow::{Context, Result};
@@ -24,6 +26,7 @@ use muster_playground::cluster::Options;
 use muster_playground::session::{Kind, Session};
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// Nodes of the cluster.
 const NODES: usize = 1_000;
@@ -38,21 +41,31 @@ struct Bench {
     /// A client of the operator's account, built as the operator builds its own.
     account: kube::Client,
     audit: PathBuf,
+    /// Where profiles go, if they are wanted.
+    profiles: Option<PathBuf>,
 }
 
 impl Bench {
-    async fn open() -> Result<Self> {
+    async fn open(profiles: Option<PathBuf>) -> Result<Self> {
         let options = Options {
             controllers: "*,-node-lifecycle-controller".into(),
             // It taints new nodes as not ready until the controller that we leave out has looked at them.
-            apiserver_flags: vec!["--disable-admission-plugins=TaintNodesByCondition".into()],
+            apiserver_flags: vec![
+                "--disable-admission-plugins=TaintNodesByCondition".into(),
+                format!("--profiling={}", profiles.is_some()),
+            ],
             ..Options::default()
         };
         let session = Session::open(Kind::Local, options, |line| eprintln!("bench: {line}")).await?;
         let audit = session.local.as_ref().and_then(muster_playground::cluster::LocalCluster::audit_log_path);
         let audit = audit.context("the local cluster writes no audit log")?;
         let account = muster_e2e::world::client(&session.operator).await?;
-        Ok(Self { session, account, audit })
+        Ok(Self { session, account, audit, profiles })
+    }
+
+    /// Begins a profile, if they are wanted.
+    fn profile(&self, name: &str) -> Option<JoinHandle<Result<()>>> {
+        self.profiles.as_deref().map(|folder| profile::begin(self.admin(), folder, name))
     }
 
     fn admin(&self) -> kube::Client {
@@ -82,8 +95,17 @@ impl Bench {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let cases = Case::parse_all(std::env::args().skip(1))?;
-    let bench = Bench::open().await?;
+    let (options, names): (Vec<_>, Vec<_>) =
+        std::env::args().skip(1).partition(|name| name.starts_with("--"));
+    let mut profiles = None;
+    for option in options {
+        let folder = option.strip_prefix("--profile=").map(PathBuf::from);
+        let folder = folder.with_context(|| format!("{option}: the only option is --profile=FOLDER"))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        profiles = Some(folder);
+    }
+    let cases = Case::parse_all(names.into_iter())?;
+    let bench = Bench::open(profiles).await?;
     let done = run(&bench, &cases).await;
     bench.session.close().await;
     done
