@@ -56,6 +56,20 @@ impl NodeRefusal {
             Self::Busy => "in use",
         }
     }
+
+    /// What makes such nodes take the pods.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::NotReady => "wait until nodes are ready",
+            Self::Cordoned => "uncordon nodes",
+            Self::Avoided => "wait until they are tried again",
+            Self::OtherClass => "allow another accelerator class",
+            Self::Tainted => "tolerate the nodes' taints in the pod template",
+            Self::Selector => "widen the pod template's node selector or affinity",
+            Self::TooSmall => "lower the pod's requests",
+            Self::Repelled | Self::Busy => "wait until those pods leave",
+        }
+    }
 }
 
 /// A domain that comes near, and what it lacks.
@@ -225,8 +239,11 @@ impl Reason {
         match self {
             Self::Invalid { remedy, .. } => remedy.clone(),
             Self::QueueUnknown { queue } => format!("create Queue {queue:?} or name another in spec.queue"),
-            Self::NoNodeFits { .. } => {
-                "lower the pod's requests, allow another accelerator class, or add nodes that fit".into()
+            Self::NoNodeFits { nodes, .. } => {
+                let mut remedies: Vec<&str> = nodes.keys().map(|refusal| refusal.remedy()).collect();
+                remedies.push("add nodes that fit");
+                remedies.dedup();
+                remedies.join(", or ")
             }
             Self::SegmentTooLarge { level, .. } => {
                 format!(
