@@ -3,6 +3,7 @@
 //! Absent here, unlike in the real server: type checking, cost limits, `authorizer`, quantities,
 //! URLs and IPs.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
@@ -55,14 +56,35 @@ fn rule_context<'a>(value: &Value, old: Option<&Value>, optional_old: bool) -> C
     ctx
 }
 
+/// `self` and `oldSelf` for the rules of one place, converted once and only if a rule is evaluated.
+pub(crate) struct RuleScope<'v> {
+    value: &'v Value,
+    old: Option<&'v Value>,
+    plain: OnceCell<Context<'static, 'static>>,
+}
+
+impl<'v> RuleScope<'v> {
+    pub fn new(value: &'v Value, old: Option<&'v Value>) -> Self {
+        Self { value, old, plain: OnceCell::new() }
+    }
+
+    fn plain(&self) -> &Context<'static, 'static> {
+        self.plain.get_or_init(|| rule_context(self.value, self.old, false))
+    }
+}
+
 /// Evaluates a CRD rule with `self` and `oldSelf`.
 pub(crate) fn check_rule(
     program: &Program,
-    value: &Value,
-    old: Option<&Value>,
+    scope: &RuleScope<'_>,
     optional_old: bool,
 ) -> Result<bool, String> {
-    match evaluate(program, &rule_context(value, old, optional_old))? {
+    let verdict = if optional_old {
+        evaluate(program, &rule_context(scope.value, scope.old, true))
+    } else {
+        evaluate(program, scope.plain())
+    };
+    match verdict? {
         Cel::Bool(verdict) => Ok(verdict),
         other => Err(format!("must evaluate to a bool, got {}", other.type_of())),
     }

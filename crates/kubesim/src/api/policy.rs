@@ -104,8 +104,7 @@ impl Policy {
 
     /// Why the policy denies a request (message, reason), or `None`.
     pub fn violation(&self, evaluation: &Evaluation, params: Option<&Value>) -> Option<(String, String)> {
-        let params = params.map_or(Cel::Null, to_cel);
-        let base = evaluation.context(&params);
+        let base = evaluation.context(params.map_or(Cel::Null, to_cel));
         match self.applies(&base) {
             Ok(true) => {}
             Ok(false) => return None,
@@ -140,7 +139,7 @@ impl Policy {
     }
 
     /// Adds the `variables` map. A variable in error stays absent, so that using it is the error.
-    fn with_variables<'a>(&self, mut scope: Context<'a, 'a>) -> Context<'a, 'a> {
+    fn with_variables<'a>(&self, mut scope: Context<'a, 'static>) -> Context<'a, 'static> {
         let mut values = BTreeMap::new();
         for (name, program) in &self.variables {
             scope.add_variable_from_value("variables", cel_map(&values));
@@ -174,33 +173,26 @@ impl Validation {
 
 /// The variables of one request, converted once for all policies.
 pub(crate) struct Evaluation {
-    object: Cel,
-    old: Cel,
-    request: Cel,
-    namespace: Cel,
+    base: Context<'static, 'static>,
 }
 
 impl Evaluation {
     pub fn new(attributes: &Attributes<'_>, namespace: Option<&Value>) -> Self {
-        Self {
-            object: attributes.object.map_or(Cel::Null, to_cel),
-            old: attributes.old.map_or(Cel::Null, to_cel),
-            request: to_cel(&attributes.request()),
-            namespace: namespace.map_or(Cel::Null, to_cel),
+        let mut base = context();
+        for (name, value) in [
+            ("object", attributes.object.map_or(Cel::Null, to_cel)),
+            ("oldObject", attributes.old.map_or(Cel::Null, to_cel)),
+            ("request", to_cel(&attributes.request())),
+            ("namespaceObject", namespace.map_or(Cel::Null, to_cel)),
+        ] {
+            base.add_variable_from_value(name, value);
         }
+        Self { base }
     }
 
-    fn context<'c>(&self, params: &Cel) -> Context<'c, 'c> {
-        let mut scope = context();
-        for (name, value) in [
-            ("object", &self.object),
-            ("oldObject", &self.old),
-            ("request", &self.request),
-            ("namespaceObject", &self.namespace),
-            ("params", params),
-        ] {
-            scope.add_variable_from_value(name, value.clone());
-        }
+    fn context(&self, params: Cel) -> Context<'_, 'static> {
+        let mut scope = self.base.new_inner_scope();
+        scope.add_variable_from_value("params", params);
         scope
     }
 }

@@ -337,11 +337,12 @@ impl Schema {
         if value.is_null() || old == Some(value) {
             return;
         }
+        let scope = cel_eval::RuleScope::new(value, old);
         for rule in &self.rules {
             // At the root a rule that speaks of nothing but the name has nothing to say of an update.
             let settled = path.is_empty() && old.is_some() && rule.only_metadata;
             if !settled {
-                rule.check(value, old, path, findings);
+                rule.check(value, old, &scope, path, findings);
             }
         }
         match value {
@@ -392,14 +393,21 @@ impl Rule {
         }
     }
 
-    fn check(&self, value: &Value, old: Option<&Value>, path: &str, findings: &mut Vec<FieldError>) {
+    fn check(
+        &self,
+        value: &Value,
+        old: Option<&Value>,
+        scope: &cel_eval::RuleScope<'_>,
+        path: &str,
+        findings: &mut Vec<FieldError>,
+    ) {
         let optional_old = self.source.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false);
         if self.transition && old.is_none() && !optional_old {
             return;
         }
         let Some(program) = &self.program else { return };
         let text = self.source.get("rule").and_then(Value::as_str).unwrap_or("");
-        let verdict = cel_eval::check_rule(program, value, old, optional_old);
+        let verdict = cel_eval::check_rule(program, scope, optional_old);
         let field = match self.source.get("fieldPath").and_then(Value::as_str) {
             Some(suffix) => format!("{path}{suffix}"),
             None => path.to_owned(),
