@@ -241,7 +241,8 @@ impl GangRt {
         // A deletion, a suspension: whatever changed, pods may have to go.
         self.sweep = true;
         let status = object.status.clone().unwrap_or_default();
-        if self.object.metadata.generation != object.metadata.generation {
+        let edited = self.object.metadata.generation != object.metadata.generation;
+        if edited {
             // The specification changed: what the engine knows of it is old.
             self.told = None;
             self.request_stale = true;
@@ -251,7 +252,9 @@ impl GangRt {
         }
         self.owner = Owner::of(&object);
         self.object = object;
-        self.hold_revisions();
+        if edited {
+            self.hold_revisions();
+        }
         if status != self.status {
             let plan = if status.plan == self.status.plan {
                 self.life.committed().plan.clone()

@@ -338,6 +338,10 @@ impl GangRt {
         if let Some(basis) = self.basis.as_ref().and_then(|basis| basis.written()) {
             status.basis = Some(basis);
         }
+        if status.revisions.is_empty() {
+            // A version before wrote the plan.
+            status.revisions = revisions::in_use(plan);
+        }
         if status.observed_generation != self.status.observed_generation {
             self.conditions(&mut status, &[self.valid(Some(plan))], now);
         }
