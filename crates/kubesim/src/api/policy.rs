@@ -1,8 +1,11 @@
 //! ValidatingAdmissionPolicies, compiled once and kept until one changes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use cel::common::value::{CowVal, Val};
+use cel::context::VariableResolver;
 use cel::{Context, Program, Value as Cel};
 use serde_json::Value;
 
@@ -103,7 +106,7 @@ impl Policy {
     }
 
     /// Why the policy denies a request (message, reason), or `None`.
-    pub fn violation(&self, evaluation: &Evaluation, params: Option<&Value>) -> Option<(String, String)> {
+    pub fn violation(&self, evaluation: &Evaluation<'_>, params: Option<&Value>) -> Option<(String, String)> {
         let base = evaluation.context(params.map_or(Cel::Null, to_cel));
         match self.applies(&base) {
             Ok(true) => {}
@@ -139,7 +142,7 @@ impl Policy {
     }
 
     /// Adds the `variables` map. A variable in error stays absent, so that using it is the error.
-    fn with_variables<'a>(&self, mut scope: Context<'a, 'static>) -> Context<'a, 'static> {
+    fn with_variables<'a>(&self, mut scope: Context<'a, 'a>) -> Context<'a, 'a> {
         let mut values = BTreeMap::new();
         for (name, program) in &self.variables {
             scope.add_variable_from_value("variables", cel_map(&values));
@@ -171,28 +174,61 @@ impl Validation {
     }
 }
 
-/// The variables of one request, converted once for all policies.
-pub(crate) struct Evaluation {
-    base: Context<'static, 'static>,
+/// The variables of one request, converted when a policy first names them and then kept for all: what most conditions ask
+/// is who does it.
+pub(crate) struct Evaluation<'a> {
+    object: Variable<'a>,
+    old: Variable<'a>,
+    request: Variable<'a>,
+    namespace: Variable<'a>,
 }
 
-impl Evaluation {
-    pub fn new(attributes: &Attributes<'_>, namespace: Option<&Value>) -> Self {
-        let mut base = context();
-        for (name, value) in [
-            ("object", attributes.object.map_or(Cel::Null, to_cel)),
-            ("oldObject", attributes.old.map_or(Cel::Null, to_cel)),
-            ("request", to_cel(&attributes.request())),
-            ("namespaceObject", namespace.map_or(Cel::Null, to_cel)),
-        ] {
-            base.add_variable_from_value(name, value);
-        }
-        Self { base }
+struct Variable<'a> {
+    json: Option<Cow<'a, Value>>,
+    value: OnceLock<Box<dyn Val>>,
+}
+
+impl<'a> Variable<'a> {
+    fn new(json: Option<Cow<'a, Value>>) -> Self {
+        Self { json, value: OnceLock::new() }
     }
 
-    fn context(&self, params: Cel) -> Context<'_, 'static> {
-        let mut scope = self.base.new_inner_scope();
+    fn get(&self) -> Option<&dyn Val> {
+        if let Some(value) = self.value.get() {
+            return Some(&**value);
+        }
+        let value = self.json.as_deref().map_or(Cel::Null, to_cel).try_into().ok()?;
+        Some(&**self.value.get_or_init(|| value))
+    }
+}
+
+impl<'a> Evaluation<'a> {
+    pub fn new(attributes: &Attributes<'a>, namespace: Option<&'a Value>) -> Self {
+        Self {
+            object: Variable::new(attributes.object.map(Cow::Borrowed)),
+            old: Variable::new(attributes.old.map(Cow::Borrowed)),
+            request: Variable::new(Some(Cow::Owned(attributes.request()))),
+            namespace: Variable::new(namespace.map(Cow::Borrowed)),
+        }
+    }
+
+    fn context<'e>(&'e self, params: Cel) -> Context<'e, 'e> {
+        let mut scope = context();
+        scope.set_variable_resolver(self);
         scope.add_variable_from_value("params", params);
         scope
+    }
+}
+
+impl VariableResolver for Evaluation<'_> {
+    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
+        let variable = match variable {
+            "object" => &self.object,
+            "oldObject" => &self.old,
+            "request" => &self.request,
+            "namespaceObject" => &self.namespace,
+            _ => return None,
+        };
+        variable.get().map(CowVal::Borrowed)
     }
 }
