@@ -7,7 +7,9 @@ use muster_api::plan_codec::{self, Chunk};
 use muster_api::{GangPhase, GangStatus, UnitCounts, gang_plan};
 use muster_cluster::template;
 use muster_lifecycle::Now;
-use muster_lifecycle::gang::{Cause, Decided, Freed, Holding, How, Move, Standing, Trouble};
+use muster_lifecycle::gang::{
+    Cause, Decided, Freed, Holding, How, Move, SlotState, Slots, Standing, Trouble,
+};
 use muster_lifecycle::recovery;
 use muster_model::{Millis, Plan, Reason, duration};
 
@@ -409,7 +411,15 @@ impl GangRt {
 /// Why pods of a plan in force are not made, once that has lasted: their node is not free yet, or creations fail in passing.
 fn uncreated(holding: &Holding, now: Now) -> Option<String> {
     let lasts = |since: Millis| since.saturating_add(TOLD_AFTER) <= now.at;
-    let first = holding.blocked.iter().min_by_key(|(_, since)| **since);
+    // One that is there after all (its creation got no answer, the watch was late) waits for nothing.
+    let tally = holding.slots.tally();
+    if tally.missing + tally.asked == 0 {
+        return None;
+    }
+    let any = holding.blocked.values().any(|since| lasts(*since)).then_some(&holding.slots);
+    let missing = any.into_iter().flat_map(Slots::iter).filter(|pod| pod.state == SlotState::Missing);
+    let blocked = missing.filter_map(|pod| holding.blocked.get_key_value(&pod.node));
+    let first = blocked.min_by_key(|(_, since)| **since);
     if let Some((node, since)) = first.filter(|(_, since)| lasts(**since)) {
         return Some(format!(
             "since {} one waits for room on node {node}, where others have not ended: if the node is dead, delete the \

@@ -515,3 +515,52 @@ fn phases_of_a_newer_version_are_counted_as_one() {
     let phases: Vec<(String, usize)> = table.core.phases().into_iter().collect();
     assert_eq!(phases, [("Running".to_owned(), 1), ("Unknown".to_owned(), 2)]);
 }
+
+/// A pod of somebody else on a node.
+fn foreign(name: &str, on: &str) -> SeenPod {
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "namespace": "space", "uid": name },
+        "spec": { "nodeName": on, "containers": [{ "name": "it", "resources": { "requests": { "cpu": "4" } } }] },
+        "status": { "phase": "Running" },
+    }))
+    .unwrap()
+}
+
+/// A pod whose creation got no answer is there although another took the room meanwhile: it waits for none, and once it
+/// runs the status says so.
+#[test]
+fn a_pod_that_is_there_waits_for_no_room() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    let creation = table.until(is_creation);
+    let Want::CreatePod { pod, body, .. } = Want::clone(&creation.want) else { unreachable!() };
+    table.answer(&creation, Outcome::Transient("no answer".into()));
+    table.tell(Event::Pod(Change::Set(foreign("other", "node-0"))));
+    let asked = table.settle(50_000);
+    assert_eq!(count(&asked, is_creation), 0, "{asked:?}");
+    assert!(table.gangs["gang"]["status"]["message"].as_str().unwrap().contains("waits for room"));
+    // The watch was late.
+    table.tell(Event::Pod(Change::Set(running(&body, &pod.name))));
+    table.settle(60_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
+}
+
+/// A creation without an answer, whose pod the watch shows: nothing waits to be created, and a gang that runs is not said to.
+#[test]
+fn a_lost_answer_is_no_trouble_of_a_gang_that_runs() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    let creation = table.until(is_creation);
+    let Want::CreatePod { pod, body, .. } = Want::clone(&creation.want) else { unreachable!() };
+    table.answer(&creation, Outcome::Transient("no answer".into()));
+    table.tell(Event::Pod(Change::Set(running(&body, &pod.name))));
+    table.settle(10_000);
+    assert_eq!(table.gangs["gang"]["status"]["reason"], "Running", "{}", table.gangs["gang"]["status"]);
+    // Something of the gang changes later, and it is looked at.
+    table.settle(60_000);
+    table.edit_gang("gang", |gang| gang["metadata"]["labels"] = json!({ "a": "b" }));
+    table.settle(10_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
+}
