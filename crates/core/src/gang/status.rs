@@ -40,11 +40,27 @@ impl GangRt {
     /// That it can be placed, which wishes of its templates are heeded only so far, and which units of a plan have an
     /// earlier template.
     fn valid(&self, plan: Option<&Plan>) -> Condition {
+        if let Some(reason) = self.unsound() {
+            return Condition::no(condition::VALID, reason.code(), reason.sentence());
+        }
         let notes = template::notes_of(&self.object.spec.roles);
         let said = template::sound("the specification can be placed", notes);
         let earlier = plan.map(|plan| self.earlier_notes(plan)).unwrap_or_default();
         let said = earlier.into_iter().fold(said, |said, note| format!("{said}; {note}"));
         Condition::yes(condition::VALID, "Valid", said)
+    }
+
+    /// What is wrong with its specification, given the other objects: a plan in force goes on all the same.
+    fn unsound(&self) -> Option<&Reason> {
+        let wrong = |reason: &&Reason| matches!(reason, Reason::Invalid { .. } | Reason::QueueUnknown { .. });
+        self.request.as_ref().err().filter(wrong)
+    }
+
+    /// Whether its status says of the specification what is so.
+    fn judged(&self) -> bool {
+        let valid = condition::find(&self.status.conditions, condition::VALID);
+        self.status.observed_generation == self.object.metadata.generation
+            && valid.is_none_or(|valid| (valid.status == "True") == self.unsound().is_none())
     }
 
     /// What is to be said of units of a plan that run from an earlier template.
@@ -314,7 +330,7 @@ impl GangRt {
         let seen = self.work.seen_progress.as_ref();
         seen.is_none_or(|(tally, step, said)| {
             *tally != slots.tally() || *step != self.checkpoint_step || said.as_deref() != trouble
-        }) || self.status.observed_generation != self.object.metadata.generation
+        }) || !self.judged()
     }
 
     /// Whether nothing of it runs, and nothing else is to be said.
@@ -340,7 +356,7 @@ impl GangRt {
         if let Some(basis) = self.basis.as_ref().and_then(|basis| basis.written()) {
             status.basis = Some(basis);
         }
-        if status.observed_generation != self.status.observed_generation {
+        if !self.judged() {
             self.conditions(&mut status, &[self.valid(Some(plan))], now);
         }
         // What was said while something kept the pods from starting, or us from looking at them.

@@ -564,3 +564,21 @@ fn a_lost_answer_is_no_trouble_of_a_gang_that_runs() {
     let status = &table.gangs["gang"]["status"];
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
 }
+
+/// A newer template that no pod can be made of is said to be so, though the plan in force does not need it.
+#[test]
+fn a_newer_template_that_is_wrong_is_not_called_valid() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_gang("gang", |gang| {
+        revised(gang, |container| container["resources"] = json!({ "requests": { "cpu": "a few" } }));
+    });
+    table.settle(5_000);
+    let status = &table.gangs["gang"]["status"];
+    let conditions = status["conditions"].as_array().unwrap();
+    let valid = conditions.iter().find(|condition| condition["type"] == "Valid").unwrap();
+    assert_eq!((&valid["status"], &status["phase"]), (&json!("False"), &json!("Running")), "{status}");
+}
