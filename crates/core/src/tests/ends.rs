@@ -242,3 +242,24 @@ fn a_pod_that_is_being_let_go_is_not_let_go_again() {
     let asked = table.settle(60_000);
     assert_eq!(count(&asked, ends), 0, "{asked:?}");
 }
+
+/// Two clocks that are read one after the other differ by a little each time: a time of the day in a status stays what it was.
+#[test]
+fn clocks_that_tremble_write_nothing() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    let creation = table.until(is_creation);
+    table.answer(&creation, Outcome::Transient("no answer".into()));
+    let since = table.core.gangs.values().next().unwrap().life.holding().unwrap().pause.since;
+    let fails = |want: &Want| is_creation(want).then(|| Outcome::Transient("no answer".into()));
+    let offset = 1_700_000_000_000 - since % 1_000;
+    table.core.set_wall_offset(offset);
+    table.settle_but(60_000, fails);
+    let mut writes = 0;
+    for at in 0..60 {
+        table.core.set_wall_offset(offset - at % 2);
+        let asked = table.settle_but(2_000, fails);
+        writes += count(&asked, |want| matches!(want, Want::WriteGang { .. }));
+    }
+    assert!(writes <= 1, "{writes} writes in two minutes");
+}
