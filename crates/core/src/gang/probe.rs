@@ -21,7 +21,7 @@ impl GangRt {
 
     /// As [`Self::shape_of`], from the template.
     pub fn compute_shape(&self, role: &RoleSpec) -> String {
-        let class = self.request.as_ref().ok().and_then(|request| request.classes.first());
+        let class = self.unfitted.as_ref().ok().and_then(|request| request.classes.first());
         let mut template = serde_json::to_value(&role.template).unwrap_or_default();
         for list in ["containers", "initContainers"] {
             let containers = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);

@@ -16,16 +16,23 @@ pub fn refresh(shared: &Shared, rt: &mut GangRt) {
     if !rt.request_stale && rt.request.is_ok() {
         return;
     }
-    let learned = |role: &str| -> Option<Learned> { shared.shapes.learned(&rt.shape_of(rt.role(role)?)) };
-    let request = shared.world.request(&rt.object, &learned, rt.since());
-    rt.unfitted.clone_from(&request);
-    if request.is_err() || rt.request.is_err() || rt.life.waiting().is_none() {
+    // What is asked for decides the shape (its class), and what is known of the shape what is asked for: the first time,
+    // and when the specification has changed, that takes two rounds.
+    for _ in 0..2 {
+        let learned = |role: &str| -> Option<Learned> { shared.shapes.learned(&rt.shape_of(rt.role(role)?)) };
+        rt.unfitted = shared.world.request(&rt.object, &learned, rt.since());
+        let roles = rt.object.spec.roles.iter();
+        let shapes = roles.map(|role| (role.name.clone(), rt.compute_shape(role))).collect();
+        let before = std::mem::replace(&mut rt.shapes, shapes);
+        if rt.shapes == before {
+            break;
+        }
+    }
+    if rt.unfitted.is_err() || rt.request.is_err() || rt.life.waiting().is_none() {
         // Whoever waits has it fitted into the quotas first.
-        rt.set_request(request);
+        rt.set_request(rt.unfitted.clone());
     }
     rt.request_stale = false;
-    let roles = rt.object.spec.roles.iter();
-    rt.shapes = roles.map(|role| (role.name.clone(), rt.compute_shape(role))).collect();
 }
 
 /// Tells the engine what the gang holds and wants, if that changed.

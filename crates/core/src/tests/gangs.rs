@@ -565,6 +565,52 @@ fn a_lost_answer_is_no_trouble_of_a_gang_that_runs() {
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
 }
 
+/// What admission adds to pods with accelerators is known of the second gang as of the first, whose template it has.
+#[test]
+fn what_admission_adds_is_heeded_for_the_next_gang_too() {
+    let mut table = Table::new(0);
+    for at in 0..2 {
+        let mut node = gpu_node(at, "NVIDIA-H100-80GB-HBM3", 8, 0);
+        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
+        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        table.tell(Event::Node(Change::Set(node)));
+    }
+    table.admission = Some(|spec| {
+        let toleration = Toleration {
+            key: Some("sandbox".into()),
+            operator: Some("Exists".into()),
+            ..Toleration::default()
+        };
+        spec.tolerations.get_or_insert_default().push(toleration);
+    });
+    for name in ["first", "second"] {
+        let role = json!([{
+            "name": "worker", "units": { "min": 1, "max": 1 }, "devices": 8,
+            "template": { "spec": { "containers": [{ "name": "trainer" }] } },
+        }]);
+        table.submit_with(name, 1, &json!({ "roles": role }));
+        table.settle(10_000);
+        assert!(table.plan(name).is_some(), "{}", table.gangs[name]["status"]);
+    }
+}
+
+/// Another template is another request, also where the API server was asked about it for another gang.
+#[test]
+fn a_gang_that_waits_takes_what_is_known_of_its_new_template() {
+    let mut table = Table::new(1);
+    let cpu = |cpu: &str| json!({ "containers": [{ "name": "trainer", "resources": { "requests": { "cpu": cpu } } }] });
+    table.submit("small", 1);
+    table.edit_gang("small", |gang| gang["spec"]["roles"][0]["template"]["spec"] = cpu("1"));
+    table.settle(5_000);
+    table.submit("gang", 1);
+    table.edit_gang("gang", |gang| gang["spec"]["roles"][0]["template"]["spec"] = cpu("8"));
+    table.settle(5_000);
+    assert_eq!(table.gangs["gang"]["status"]["reason"], "NoNodeFits", "{}", table.gangs["gang"]["status"]);
+    table.edit_gang("gang", |gang| gang["spec"]["roles"][0]["template"]["spec"] = cpu("1"));
+    table.settle(20_000);
+    assert!(table.plan("gang").is_some(), "{}", table.gangs["gang"]["status"]);
+}
+
 /// A newer template that no pod can be made of is said to be so, though the plan in force does not need it.
 #[test]
 fn a_newer_template_that_is_wrong_is_not_called_valid() {
