@@ -62,6 +62,11 @@ pub fn look_for_volumes(shared: &mut Shared, rt: &mut GangRt) {
     ask_where(shared, rt, |known| matches!(known, Some((Claims::Unbound, _))));
 }
 
+/// Whether the API server was asked about every role's pods; asks if not.
+pub fn all_known(shared: &mut Shared, rt: &mut GangRt) -> bool {
+    ask_where(shared, rt, |known| known.is_none())
+}
+
 /// Asks the API server about the pods of those roles whose shape is `wanted`. Returns whether there is none.
 fn ask_where(
     shared: &mut Shared,

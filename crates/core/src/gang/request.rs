@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::basis::Basis;
+use super::probe;
 use super::rt::{Asks, GangRt, Told};
 use crate::shared::Shared;
 
@@ -77,12 +78,16 @@ pub fn inform_engine(shared: &mut Shared, rt: &mut GangRt, may_wait: bool) {
 }
 
 /// The plan in force is judged by what is known of its pods now.
-pub fn rebase(shared: &Shared, rt: &mut GangRt) {
+pub fn rebase(shared: &mut Shared, rt: &mut GangRt) {
     if rt.terms.roles.iter().any(|role| role.held) {
         // What is known now is known of another template.
         return;
     }
     refresh(shared, rt);
+    if !probe::all_known(shared, rt) {
+        // Of another template since, or of one role of several: what admission adds would be forgotten.
+        return;
+    }
     if let Ok(request) = &rt.request {
         rt.basis = Some(Arc::new(Basis::of(request)));
         rt.told = None;

@@ -297,3 +297,42 @@ fn queues_and_classes_are_counted() {
     let quiet = table.settle(120_000);
     assert!(!quiet.iter().any(|effect| matches!(effect, Want::Report { .. })), "{quiet:?}");
 }
+
+/// What was learned of a volume is learned for the template that was asked about: another one since takes nothing from what
+/// the plan stands on.
+#[test]
+fn an_answer_about_an_earlier_template_makes_no_basis() {
+    let mut table = Table::new(1);
+    let tainted = |at: usize| {
+        let mut node = node(at, true);
+        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
+        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        node
+    };
+    table.tell(Event::Node(Change::Set(tainted(0))));
+    table.admission = Some(|spec| {
+        let toleration = Toleration {
+            key: Some("sandbox".into()),
+            operator: Some("Exists".into()),
+            ..Toleration::default()
+        };
+        spec.tolerations.get_or_insert_default().push(toleration);
+    });
+    table.claims.claims = Claims::Unbound;
+    table.submit("gang", 1);
+    table.settle(2_000);
+    let before = table.gangs["gang"]["status"]["basis"].clone();
+    table.run_all();
+    let probe = table.until(|want| matches!(want, Want::Probe { .. }));
+    table.edit_gang("gang", |gang| {
+        let role = &mut gang["spec"]["roles"][0];
+        role["revisions"] = json!([{ "name": "1", "template": role["template"] }]);
+        role["revision"] = json!("2");
+        role["template"]["spec"]["containers"][0]["image"] = json!("example/two");
+    });
+    table.pass(10);
+    let outcome = table.perform(&probe.want);
+    table.answer(&probe, outcome);
+    table.settle(60_000);
+    assert_eq!(table.gangs["gang"]["status"]["basis"], before);
+}
