@@ -240,6 +240,12 @@ pub fn say_fault(shared: &mut Shared, rt: &mut GangRt) {
     if rt.writing.is_some() || rt.is_final() {
         return;
     }
+    if rt.life.waiting().is_some() {
+        // It writes no plan: a place that the engine has for it, or would find, is for others.
+        shared.cluster.remove_gang(&rt.key, &rt.uid);
+        rt.life.drop_decision();
+        rt.told = None;
+    }
     if rt.write_after > shared.now.at {
         shared.wake_gang(&rt.key, rt.write_after);
     } else if let Some(change) = rt.faulty() {

@@ -611,6 +611,33 @@ fn a_gang_that_waits_takes_what_is_known_of_its_new_template() {
     assert!(table.plan("gang").is_some(), "{}", table.gangs["gang"]["status"]);
 }
 
+/// A gang over which the operator fails holds no place for a plan that is never written.
+#[test]
+fn a_gang_that_rests_takes_no_place_from_others() {
+    let mut table = Table::new(1);
+    table.submit("first", 1);
+    table.settle(2_000);
+    table.submit("faulty", 1);
+    table.settle(2_000);
+    // A time that no sum holds.
+    let faulty = ObjectKey::new("space", "faulty");
+    table.core.gangs.get_mut(&faulty).unwrap().reported = Millis::MAX;
+    table.edit_gang("faulty", |gang| gang["metadata"]["labels"] = json!({ "a": "b" }));
+    let quota = json!({
+        "metadata": { "name": "pods", "namespace": "space" },
+        "spec": { "hard": { "pods": "0" } }, "status": { "used": { "pods": "0" } },
+    });
+    table.tell(Event::Quota(Change::Set(serde_json::from_value(quota.clone()).unwrap())));
+    table.settle(2_000);
+    assert_eq!(table.core.counters().tripped, 1, "{}", table.gangs["faulty"]["status"]);
+    table.tell(Event::Quota(Change::Gone(ObjectKey::new("space", "pods"), Uid("pods".into()))));
+    table.submit("other", 1);
+    table.settle(2_000);
+    table.edit_gang("first", |gang| gang["spec"]["suspend"] = json!(true));
+    table.settle(60_000);
+    assert!(table.plan("other").is_some(), "{}", table.gangs["other"]["status"]);
+}
+
 /// A newer template that no pod can be made of is said to be so, though the plan in force does not need it.
 #[test]
 fn a_newer_template_that_is_wrong_is_not_called_valid() {
