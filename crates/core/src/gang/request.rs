@@ -89,7 +89,12 @@ pub fn rebase(shared: &mut Shared, rt: &mut GangRt) {
         return;
     }
     if let Ok(request) = &rt.request {
-        rt.basis = Some(Arc::new(Basis::of(request)));
+        let mut basis = Basis::of(request);
+        if let Some(before) = &rt.basis {
+            // Pods are named by their order.
+            basis.roles.sort_by_key(|role| before.roles.iter().position(|old| old.name == role.name));
+        }
+        rt.basis = Some(Arc::new(basis));
         rt.told = None;
         rt.work.roles.clear();
         rt.work.seen_progress = None;

@@ -331,8 +331,15 @@ impl GangRt {
 
     /// The place of a pod that this gang made: by its controller, namespace and name, never by labels.
     pub fn slot_of(&self, pod: &PodFacts) -> Option<Slot> {
-        let roles = self.object.spec.roles.iter().map(|role| role.name.as_str());
-        pod.planned_slot(&self.key, &self.uid, roles)
+        pod.planned_slot(&self.key, &self.uid, self.role_names())
+    }
+
+    /// The roles in the order by which pods are named: that of the plan in force, whatever became of the specification's.
+    fn role_names(&self) -> Vec<&str> {
+        match &self.basis {
+            Some(basis) => basis.roles().iter().map(|role| role.name.as_str()).collect(),
+            None => self.object.spec.roles.iter().map(|role| role.name.as_str()).collect(),
+        }
     }
 
     /// Whether a pod is one that this gang made.
@@ -462,8 +469,7 @@ impl GangRt {
 
     /// The name of a pod.
     pub fn pod_name(&self, slot: &Slot) -> String {
-        let roles: Vec<&str> = self.object.spec.roles.iter().map(|role| role.name.as_str()).collect();
-        let letter = names::role_letter(&roles, &slot.unit.role);
+        let letter = names::role_letter(&self.role_names(), &slot.unit.role);
         names::pod(&self.key.name, &self.uid, letter, slot.unit.index, slot.incarnation, slot.index)
     }
 

@@ -655,3 +655,39 @@ fn a_newer_template_that_is_wrong_is_not_called_valid() {
     let valid = conditions.iter().find(|condition| condition["type"] == "Valid").unwrap();
     assert_eq!((&valid["status"], &status["phase"]), (&json!("False"), &json!("Running")), "{status}");
 }
+
+/// Roles may change places in the specification: the pods are those of their roles all the same, for the next leader too.
+#[test]
+fn roles_that_change_places_lose_no_pod() {
+    let mut table = Table::new(4);
+    let role = |name: &str| {
+        let container = json!({ "name": "trainer", "resources": { "requests": { "cpu": "4" } } });
+        json!({
+            "name": name, "units": { "min": 2, "max": 2 },
+            "template": { "spec": { "containers": [container] } },
+        })
+    };
+    let roles = json!([role("worker"), role("writer")]);
+    table.submit_with("gang", 2, &json!({ "roles": roles, "outcome": { "policy": "Never" } }));
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    let disturbs = |want: &Want| matches!(want, Want::EndPod { .. } | Want::CreatePod { .. });
+    table.edit_gang("gang", |gang| gang["spec"]["roles"].as_array_mut().unwrap().reverse());
+    let asked = table.settle(60_000);
+    assert_eq!(count(&asked, disturbs), 0, "{asked:?}");
+    table.core = Core::new(Config::default(), 2);
+    table.asked.clear();
+    for at in 0..4 {
+        table.tell(Event::Node(Change::Set(node(at, true))));
+    }
+    table.show("gang");
+    table.run_all();
+    table.core.start();
+    let asked = table.settle(60_000);
+    assert_eq!((count(&asked, disturbs), table.pods.len()), (0, 4), "{}", table.gangs["gang"]["status"]);
+    // One that is lost is made anew under its role's name.
+    table.end(&table.first_pod(), 1);
+    table.settle(60_000);
+    assert_eq!(table.pods.len(), 4, "{:?}", table.pods.keys());
+}
