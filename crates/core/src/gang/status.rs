@@ -399,6 +399,10 @@ impl GangRt {
             self.work.seen_progress = Some((tally, self.checkpoint_step, trouble));
             return None;
         }
+        if status.revisions.is_empty() {
+            // A version that knew of none made the plan. Not a reason to write: a CRD of that version drops it each time.
+            status.revisions = revisions::in_use(plan);
+        }
         let plan = self.life.committed().plan.clone();
         Some(Change { status, plan, urgent: false, class: Class::Report, note, failed: None })
     }

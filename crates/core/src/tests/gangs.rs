@@ -691,3 +691,44 @@ fn roles_that_change_places_lose_no_pod() {
     table.settle(60_000);
     assert_eq!(table.pods.len(), 4, "{:?}", table.pods.keys());
 }
+
+/// A plan that was made before templates had revisions says with the next report which it uses, as a newer template
+/// requires; for that alone nothing is written.
+#[test]
+fn a_plan_of_an_earlier_version_says_its_revisions() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_gang("gang", |gang| drop(gang["status"].as_object_mut().unwrap().remove("revisions")));
+    let writes = |want: &Want| matches!(want, Want::WriteGang { .. });
+    let asked = table.settle(60_000);
+    assert_eq!(count(&asked, writes), 0, "{asked:?}");
+    table.edit_gang("gang", |gang| gang["spec"]["recovery"] = json!({ "maxRestarts": 3 }));
+    table.settle(60_000);
+    let used = json!([{ "role": "worker", "name": "1", "units": 1 }]);
+    assert_eq!(table.gangs["gang"]["status"]["revisions"], used);
+}
+
+/// That the queue of a gang in force is gone is said of its specification, until it is back; once each.
+#[test]
+fn a_queue_that_comes_back_makes_a_specification_valid_again() {
+    let mut table = Table::new(1);
+    table.apply(Kind::Queue, "team", &json!({}));
+    table.submit_with("gang", 1, &json!({ "queue": "team" }));
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    let valid = |table: &Table| {
+        let conditions = table.gangs["gang"]["status"]["conditions"].as_array().unwrap().clone();
+        conditions.into_iter().find(|condition| condition["type"] == "Valid").unwrap()["status"].clone()
+    };
+    let writes = |want: &Want| matches!(want, Want::WriteGang { .. });
+    table.tell(Event::Queue(Change::Gone(ObjectKey::new("", "team"), Uid("team".into()))));
+    let gone = count(&table.settle(60_000), writes);
+    assert_eq!((valid(&table), gone, table.pods.len()), (json!("False"), 1, 1));
+    table.show_other(Kind::Queue, "team");
+    let back = count(&table.settle(60_000), writes);
+    assert_eq!((valid(&table), back, table.pods.len()), (json!("True"), 1, 1));
+}
