@@ -342,9 +342,10 @@ impl GangRt {
         }
     }
 
-    /// Whether a pod is one that this gang made.
+    /// Whether a pod is one that this gang made, for roles that it may not have any more.
     pub fn owns(&self, pod: &PodFacts) -> bool {
-        self.slot_of(pod).is_some()
+        let ours = || pod.gang.as_ref() == Some(&self.uid) && pod.key.namespace == self.key.namespace;
+        self.slot_of(pod).is_some() || (ours() && names::is_pod(&self.key.name, &self.uid, &pod.key.name))
     }
 
     /// Takes in a Service or ConfigMap of its.

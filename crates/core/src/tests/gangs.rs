@@ -732,3 +732,39 @@ fn a_queue_that_comes_back_makes_a_specification_valid_again() {
     let back = count(&table.settle(60_000), writes);
     assert_eq!((valid(&table), back, table.pods.len()), (json!("True"), 1, 1));
 }
+
+/// Roles may come and go once no plan is in force, while pods of the last one are still there: they are the gang's, and go.
+#[test]
+fn pods_of_roles_that_are_gone_go_too() {
+    let mut table = Table::new(4);
+    let role = |name: &str| {
+        let container = json!({ "name": "trainer", "resources": { "requests": { "cpu": "4" } } });
+        json!({
+            "name": name, "units": { "min": 1, "max": 1 },
+            "template": { "spec": { "containers": [container] } },
+        })
+    };
+    let roles = json!([role("worker"), role("driver")]);
+    table.submit_with("gang", 2, &json!({ "roles": roles, "outcome": { "policy": "Never" } }));
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(true));
+    let freed = table.until(|want| matches!(want, Want::WriteGang { .. }));
+    table.perform(&freed.want);
+    assert_eq!((table.plan("gang"), table.pods.len()), (None, 2));
+    // The leader dies, and the next finds other roles.
+    table.core = Core::new(Config::default(), 2);
+    table.asked.clear();
+    for at in 0..4 {
+        table.tell(Event::Node(Change::Set(node(at, true))));
+    }
+    table.edit_gang("gang", |gang| {
+        gang["spec"]["roles"] = json!([role("worker")]);
+        gang["spec"]["suspend"] = json!(false);
+    });
+    table.run_all();
+    table.core.start();
+    table.settle(60_000);
+    assert_eq!(table.pods.keys().collect::<Vec<_>>(), ["gang-uid-ga-0-2-0"]);
+}
