@@ -274,7 +274,10 @@ impl GangRt {
     }
 
     /// What is on the server now, and the plan that it holds.
-    pub fn commit(&mut self, status: GangStatus, plan: Result<Option<Plan>, String>, shared: &Shared) {
+    pub fn commit(&mut self, status: GangStatus, mut plan: Result<Option<Plan>, String>, shared: &Shared) {
+        if let Ok(Some(plan)) = &mut plan {
+            revisions::name(plan, &self.object.spec);
+        }
         self.checkpoint_step = self.checkpoint_step.max(status.checkpoint_step);
         self.sweep = true;
         if self.status.basis != status.basis || (self.basis.is_none() && status.basis.is_some()) {

@@ -768,3 +768,24 @@ fn pods_of_roles_that_are_gone_go_too() {
     table.settle(60_000);
     assert_eq!(table.pods.keys().collect::<Vec<_>>(), ["gang-uid-ga-0-2-0"]);
 }
+
+/// A plan that a version without revisions wrote last names none, whatever its pods were made from: a name that the
+/// specification does not have would make every write of the gang a change that its rules refuse.
+#[test]
+fn a_template_that_is_not_there_is_named_by_no_status() {
+    let mut table = Table::new(3);
+    table.submit_with("gang", 2, &json!({ "outcome": { "policy": "Never" } }));
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_gang("gang", |gang| {
+        gang["spec"]["roles"][0]["revision"] = json!("2");
+        gang["status"].as_object_mut().unwrap().remove("revisions");
+    });
+    let used = json!([{ "role": "worker", "name": "2", "units": 2 }]);
+    table.settle(5_000);
+    assert_eq!(table.gangs["gang"]["status"]["revisions"], used, "the next report");
+    table.end(&table.first_pod(), 1);
+    table.settle(60_000);
+    assert_eq!(table.gangs["gang"]["status"]["revisions"], used, "the next plan");
+}
