@@ -121,7 +121,7 @@ fn guarded(shared: &mut Shared, rt: &GangRt) -> bool {
 fn change(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
     let now = shared.now;
     if let Some(writing) = &rt.writing
-        && (writing.unsure || writing.change.urgent || shared.desk.flies(&rt.target(Facet::Status)))
+        && (writing.unsure.is_some() || writing.change.urgent || shared.desk.flies(&rt.target(Facet::Status)))
     {
         return None;
     }
@@ -285,7 +285,7 @@ fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
     let places = matches!(change.plan, Ok(Some(_)))
         && generation(&change.plan) != generation(&rt.life.committed().plan);
     let version = rt.version.clone();
-    rt.writing = Some(Box::new(Writing { version, change, places, unsure: false, refused: String::new() }));
+    rt.writing = Some(Box::new(Writing { version, change, places, unsure: None, refused: String::new() }));
     shared.desk.want(want);
 }
 

@@ -336,3 +336,31 @@ fn an_answer_about_an_earlier_template_makes_no_basis() {
     table.settle(60_000);
     assert_eq!(table.gangs["gang"]["status"]["basis"], before);
 }
+
+/// A plan without an answer that the server refuses when asked again may be written all the same by the first request, as
+/// long as a server works on one: its node is nobody else's until then.
+#[test]
+fn a_refused_plan_keeps_its_place_while_the_first_attempt_may_come() {
+    for comes in [true, false] {
+        let mut table = Table::new(1);
+        table.submit("gang", 1);
+        let first = table.until(|want| is_plan(want, "gang"));
+        table.submit("other", 1);
+        table.answer(&first, Outcome::Transient("no answer".into()));
+        let second = table.until(|want| is_plan(want, "gang"));
+        table.answer(&second, Outcome::Refused("a webhook fails".into()));
+        let there = serde_json::from_value::<Object>(table.gangs["gang"].clone()).unwrap();
+        let reads = |want: &Want| {
+            matches!(want, Want::ReadGang { .. }).then(|| Outcome::Gang(Box::new(there.clone())))
+        };
+        let asked = table.settle_but(50_000, reads);
+        let looks = count(&asked, |want| matches!(want, Want::ReadGang { .. }));
+        assert!(table.plan("other").is_none() && looks < 15, "{looks} looks");
+        if comes {
+            table.perform(&first.want);
+        }
+        table.settle_but(60_000, reads);
+        let placed = (table.plan("gang").is_some(), table.plan("other").is_some());
+        assert_eq!(placed, (comes, !comes), "{}", table.gangs["gang"]["status"]);
+    }
+}

@@ -49,7 +49,8 @@ fn a_status_that_is_refused_for_good_is_not_tried_for_ever() {
     let plan = table.until(|want| is_plan(want, "gang"));
     table.answer(&plan, Outcome::Transient("no answer".into()));
     let mut writes = 0;
-    let until = table.now + 60_000;
+    // A server may be at work on the first attempt for a minute.
+    let until = table.now + 120_000;
     while table.now < until {
         table.pass(10);
         for ticket in std::mem::take(&mut table.asked) {
@@ -66,7 +67,7 @@ fn a_status_that_is_refused_for_good_is_not_tried_for_ever() {
             table.answer(&ticket, outcome);
         }
     }
-    assert!((2..=16).contains(&writes), "{writes} writes in a minute");
+    assert!((2..=16).contains(&writes), "{writes} writes in two minutes");
     let status = &table.gangs["gang"]["status"];
     assert!(status["message"].as_str().unwrap_or_default().contains("status.plan: too large"), "{status}");
     // Its place is not held meanwhile.
@@ -243,7 +244,8 @@ fn a_pod_that_is_being_let_go_is_not_let_go_again() {
     assert_eq!(count(&asked, ends), 0, "{asked:?}");
 }
 
-/// Two clocks that are read one after the other differ by a little each time: a time of the day in a status stays what it was.
+/// Two clocks that are read one after the other differ by a little each time: a time of the day in a status stays what it
+/// was.
 #[test]
 fn clocks_that_tremble_write_nothing() {
     let mut table = Table::new(1);

@@ -546,7 +546,8 @@ fn a_pod_that_is_there_waits_for_no_room() {
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
 }
 
-/// A creation without an answer, whose pod the watch shows: nothing waits to be created, and a gang that runs is not said to.
+/// A creation without an answer, whose pod the watch shows: nothing waits to be created, and a gang that runs is not said
+/// to.
 #[test]
 fn a_lost_answer_is_no_trouble_of_a_gang_that_runs() {
     let mut table = Table::new(1);
