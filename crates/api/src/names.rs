@@ -52,6 +52,19 @@ pub fn place<'a>(gang: &str, uid: &Uid, roles: &[&'a str], name: &str) -> Option
     (pod(gang, uid, letter, unit, incarnation, index) == name).then_some((*role, unit, incarnation, index))
 }
 
+/// Whether a name is one that [`pod`] gives to a pod of some role: a gang may have had other roles.
+pub fn is_pod(gang: &str, uid: &Uid, name: &str) -> bool {
+    let of_role = || {
+        let rest = name.strip_prefix(&prefix(gang, uid))?.strip_prefix('-')?;
+        let letter = rest.chars().next().filter(|first| !first.is_ascii_digit());
+        let mut parts = rest.get(letter.map_or(0, char::len_utf8)..)?.split('-');
+        let (unit, incarnation, index) =
+            (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(pod(gang, uid, letter, unit, incarnation, index) == name)
+    };
+    of_role().unwrap_or(false)
+}
+
 /// Name of the Service that finds rank 0.
 pub fn rank0_service(gang: &str, uid: &Uid) -> String {
     format!("{}-rank0", prefix(gang, uid))

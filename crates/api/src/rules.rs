@@ -277,8 +277,8 @@ pub const GANG_LIVE: &[Check] = &[
         ".spec.classes",
     ),
     check(
-        "!has(oldSelf.status) || !has(oldSelf.status.plan) || (self.spec.roles.size() == oldSelf.spec.roles.size() && self.spec.roles.all(role, oldSelf.spec.roles.exists(old, old.name == role.name)))",
-        "roles must not come, go or change their names while the gang holds a plan: set spec.suspend: true and wait until it holds none",
+        "!has(oldSelf.status) || !has(oldSelf.status.plan) || self.spec.roles.map(role, role.name) == oldSelf.spec.roles.map(role, role.name)",
+        "roles must not come, go, or change their names or order while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         ".spec.roles",
     ),
     check(

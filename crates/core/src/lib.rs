@@ -94,7 +94,12 @@ impl Core {
 
     /// How far wall time is ahead of the monotonic time that all calls are given: milliseconds to add.
     pub fn set_wall_offset(&mut self, wall_minus_monotonic: Millis) {
-        self.shared.wall_offset = wall_minus_monotonic;
+        /// By less than this two clocks seem to move that are read one after the other. Followed, it would write a status
+        /// anew that says a time of the day at the turn of a second.
+        const TREMBLE: u64 = 100;
+        if self.shared.wall_offset.abs_diff(wall_minus_monotonic) >= TREMBLE {
+            self.shared.wall_offset = wall_minus_monotonic;
+        }
     }
 
     /// Counters for metrics.

@@ -74,7 +74,7 @@ impl Core {
                 gang::committed(shared, rt, *writing);
             }
             _ if overtaken => rt.drop_decision(),
-            Outcome::Refused(message) if !writing.unsure => rt.refuse(&message, now),
+            Outcome::Refused(message) if writing.unsure.is_none() => rt.refuse(&message, now),
             Outcome::Gone => {
                 // The watch tells that it is gone.
                 rt.drop_decision();
@@ -93,7 +93,7 @@ impl Core {
                     tracing::warn!(gang = %key, %message, "the gang's status could not be written; trying again");
                 }
                 // The same again: it is taken, or refused because the object has changed, which the watch will show.
-                writing.unsure = true;
+                writing.unsure = Some(now);
                 rt.writing = Some(writing);
                 shared.desk.again(ticket, now);
                 return;
@@ -110,10 +110,15 @@ impl Core {
             Outcome::Gang(object)
                 if self.gangs.get(key).is_some_and(|rt| rt.uid == crate::uid_of(&object.metadata)) =>
             {
-                self.shared.desk.succeed(ticket, false);
                 let version = object.metadata.resource_version.clone().unwrap_or_default();
                 self.set_gang(*object);
                 let Some(rt) = self.gangs.get_mut(key) else { return };
+                if rt.writing.as_ref().is_some_and(|writing| writing.may_come(&version, now)) {
+                    // Its places are kept: given to others, they would be promised twice.
+                    self.shared.desk.again(ticket, now);
+                    return;
+                }
+                self.shared.desk.succeed(ticket, false);
                 if let Some(writing) = rt.writing.take() {
                     if version == writing.version {
                         // It was never done, and will not be.

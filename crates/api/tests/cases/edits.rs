@@ -82,7 +82,7 @@ pub const GANG_EDITS: &[Edit] = &[
     ),
     edit(
         "spec.roles",
-        "roles must not come, go or change their names while the gang holds a plan: set spec.suspend: true and wait until it holds none",
+        "roles must not come, go, or change their names or order while the gang holds a plan: set spec.suspend: true and wait until it holds none",
         r#"{"spec":{"roles":[{"name":"other","units":{"min":1,"max":2},"template":{"spec":{"containers":[{"name":"main"}]}}}]}}"#,
     ),
     edit(

@@ -5,6 +5,9 @@ use muster_model::{Millis, Plan, Reason};
 
 use crate::want::Class;
 
+/// So long a server may be at work on a request whose client has given up: its `--request-timeout`.
+const SERVER_LIMIT: Millis = 60_000;
+
 /// A status to be written.
 #[derive(Debug)]
 pub struct Change {
@@ -41,8 +44,15 @@ pub struct Writing {
     pub change: Change,
     /// It puts another plan in force.
     pub places: bool,
-    /// An attempt got no answer: the server may have done it.
-    pub unsure: bool,
+    /// When an attempt got no answer last: the server may have done it, or be about to.
+    pub unsure: Option<Millis>,
     /// Why the server refuses it, after an attempt without an answer.
     pub refused: String,
+}
+
+impl Writing {
+    /// Whether an attempt without an answer may be done yet, though the object has this version still.
+    pub fn may_come(&self, version: &str, now: Millis) -> bool {
+        version == self.version && self.unsure.is_some_and(|at| at.saturating_add(SERVER_LIMIT) > now)
+    }
 }

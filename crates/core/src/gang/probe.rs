@@ -21,7 +21,7 @@ impl GangRt {
 
     /// As [`Self::shape_of`], from the template.
     pub fn compute_shape(&self, role: &RoleSpec) -> String {
-        let class = self.request.as_ref().ok().and_then(|request| request.classes.first());
+        let class = self.unfitted.as_ref().ok().and_then(|request| request.classes.first());
         let mut template = serde_json::to_value(&role.template).unwrap_or_default();
         for list in ["containers", "initContainers"] {
             let containers = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
@@ -60,6 +60,11 @@ pub fn known(shared: &mut Shared, rt: &mut GangRt, begins: bool, oldest: Millis)
 /// The gang runs: volumes that were bound for it are where its lost units must go.
 pub fn look_for_volumes(shared: &mut Shared, rt: &mut GangRt) {
     ask_where(shared, rt, |known| matches!(known, Some((Claims::Unbound, _))));
+}
+
+/// Whether the API server was asked about every role's pods; asks if not.
+pub fn all_known(shared: &mut Shared, rt: &mut GangRt) -> bool {
+    ask_where(shared, rt, |known| known.is_none())
 }
 
 /// Asks the API server about the pods of those roles whose shape is `wanted`. Returns whether there is none.

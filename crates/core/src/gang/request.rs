@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::basis::Basis;
+use super::probe;
 use super::rt::{Asks, GangRt, Told};
 use crate::shared::Shared;
 
@@ -16,16 +17,23 @@ pub fn refresh(shared: &Shared, rt: &mut GangRt) {
     if !rt.request_stale && rt.request.is_ok() {
         return;
     }
-    let learned = |role: &str| -> Option<Learned> { shared.shapes.learned(&rt.shape_of(rt.role(role)?)) };
-    let request = shared.world.request(&rt.object, &learned, rt.since());
-    rt.unfitted.clone_from(&request);
-    if request.is_err() || rt.request.is_err() || rt.life.waiting().is_none() {
+    // What is asked for decides the shape (its class), and what is known of the shape what is asked for: the first time,
+    // and when the specification has changed, that takes two rounds.
+    for _ in 0..2 {
+        let learned = |role: &str| -> Option<Learned> { shared.shapes.learned(&rt.shape_of(rt.role(role)?)) };
+        rt.unfitted = shared.world.request(&rt.object, &learned, rt.since());
+        let roles = rt.object.spec.roles.iter();
+        let shapes = roles.map(|role| (role.name.clone(), rt.compute_shape(role))).collect();
+        let before = std::mem::replace(&mut rt.shapes, shapes);
+        if rt.shapes == before {
+            break;
+        }
+    }
+    if rt.unfitted.is_err() || rt.request.is_err() || rt.life.waiting().is_none() {
         // Whoever waits has it fitted into the quotas first.
-        rt.set_request(request);
+        rt.set_request(rt.unfitted.clone());
     }
     rt.request_stale = false;
-    let roles = rt.object.spec.roles.iter();
-    rt.shapes = roles.map(|role| (role.name.clone(), rt.compute_shape(role))).collect();
 }
 
 /// Tells the engine what the gang holds and wants, if that changed.
@@ -70,14 +78,23 @@ pub fn inform_engine(shared: &mut Shared, rt: &mut GangRt, may_wait: bool) {
 }
 
 /// The plan in force is judged by what is known of its pods now.
-pub fn rebase(shared: &Shared, rt: &mut GangRt) {
+pub fn rebase(shared: &mut Shared, rt: &mut GangRt) {
     if rt.terms.roles.iter().any(|role| role.held) {
         // What is known now is known of another template.
         return;
     }
     refresh(shared, rt);
+    if !probe::all_known(shared, rt) {
+        // Of another template since, or of one role of several: what admission adds would be forgotten.
+        return;
+    }
     if let Ok(request) = &rt.request {
-        rt.basis = Some(Arc::new(Basis::of(request)));
+        let mut basis = Basis::of(request);
+        if let Some(before) = &rt.basis {
+            // Pods are named by their order.
+            basis.roles.sort_by_key(|role| before.roles.iter().position(|old| old.name == role.name));
+        }
+        rt.basis = Some(Arc::new(basis));
         rt.told = None;
         rt.work.roles.clear();
         rt.work.seen_progress = None;

@@ -50,6 +50,17 @@ pub fn in_use(plan: &Plan) -> Vec<RevisionUse> {
         .collect()
 }
 
+/// Gives units the present template whose own the specification does not have: a version without revisions made that plan,
+/// from what was there. A status that named a template which is nowhere would have every later write refused.
+pub fn name(plan: &mut Plan, spec: &GangSpec) {
+    for unit in &mut plan.units {
+        let role = spec.roles.iter().find(|role| role.name == unit.placed.id.role);
+        if let Some(role) = role.filter(|role| role.template_of(&unit.revision).is_none()) {
+            unit.revision.clone_from(&role.revision);
+        }
+    }
+}
+
 /// Fields of a container that have no say in where its pod fits.
 const PLACELESS: [&str; 10] = [
     "args",
@@ -68,6 +79,10 @@ const PLACELESS: [&str; 10] = [
 fn fit_alike(one: &PodTemplate, other: &PodTemplate) -> bool {
     let placing = |template: &PodTemplate| {
         let mut template = serde_json::to_value(template).unwrap_or_default();
+        // Labels stay: by them others' anti-affinity keeps pods away.
+        if let Some(meta) = template.get_mut("metadata").and_then(Value::as_object_mut) {
+            meta.remove("annotations");
+        }
         for list in ["containers", "initContainers"] {
             let containers = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
             for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {

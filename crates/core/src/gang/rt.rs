@@ -277,7 +277,10 @@ impl GangRt {
     }
 
     /// What is on the server now, and the plan that it holds.
-    pub fn commit(&mut self, status: GangStatus, plan: Result<Option<Plan>, String>, shared: &Shared) {
+    pub fn commit(&mut self, status: GangStatus, mut plan: Result<Option<Plan>, String>, shared: &Shared) {
+        if let Ok(Some(plan)) = &mut plan {
+            revisions::name(plan, &self.object.spec);
+        }
         self.checkpoint_step = self.checkpoint_step.max(status.checkpoint_step);
         self.sweep = true;
         if self.status.basis != status.basis || (self.basis.is_none() && status.basis.is_some()) {
@@ -334,13 +337,21 @@ impl GangRt {
 
     /// The place of a pod that this gang made: by its controller, namespace and name, never by labels.
     pub fn slot_of(&self, pod: &PodFacts) -> Option<Slot> {
-        let roles = self.object.spec.roles.iter().map(|role| role.name.as_str());
-        pod.planned_slot(&self.key, &self.uid, roles)
+        pod.planned_slot(&self.key, &self.uid, self.role_names())
     }
 
-    /// Whether a pod is one that this gang made.
+    /// The roles in the order by which pods are named: that of the plan in force, whatever became of the specification's.
+    fn role_names(&self) -> Vec<&str> {
+        match &self.basis {
+            Some(basis) => basis.roles().iter().map(|role| role.name.as_str()).collect(),
+            None => self.object.spec.roles.iter().map(|role| role.name.as_str()).collect(),
+        }
+    }
+
+    /// Whether a pod is one that this gang made, for roles that it may not have any more.
     pub fn owns(&self, pod: &PodFacts) -> bool {
-        self.slot_of(pod).is_some()
+        let ours = || pod.gang.as_ref() == Some(&self.uid) && pod.key.namespace == self.key.namespace;
+        self.slot_of(pod).is_some() || (ours() && names::is_pod(&self.key.name, &self.uid, &pod.key.name))
     }
 
     /// Takes in a Service or ConfigMap of its.
@@ -465,8 +476,7 @@ impl GangRt {
 
     /// The name of a pod.
     pub fn pod_name(&self, slot: &Slot) -> String {
-        let roles: Vec<&str> = self.object.spec.roles.iter().map(|role| role.name.as_str()).collect();
-        let letter = names::role_letter(&roles, &slot.unit.role);
+        let letter = names::role_letter(&self.role_names(), &slot.unit.role);
         names::pod(&self.key.name, &self.uid, letter, slot.unit.index, slot.incarnation, slot.index)
     }
 

@@ -121,7 +121,7 @@ fn guarded(shared: &mut Shared, rt: &GangRt) -> bool {
 fn change(shared: &mut Shared, rt: &mut GangRt) -> Option<Change> {
     let now = shared.now;
     if let Some(writing) = &rt.writing
-        && (writing.unsure || writing.change.urgent || shared.desk.flies(&rt.target(Facet::Status)))
+        && (writing.unsure.is_some() || writing.change.urgent || shared.desk.flies(&rt.target(Facet::Status)))
     {
         return None;
     }
@@ -240,6 +240,12 @@ pub fn say_fault(shared: &mut Shared, rt: &mut GangRt) {
     if rt.writing.is_some() || rt.is_final() {
         return;
     }
+    if rt.life.waiting().is_some() {
+        // It writes no plan: a place that the engine has for it, or would find, is for others.
+        shared.cluster.remove_gang(&rt.key, &rt.uid);
+        rt.life.drop_decision();
+        rt.told = None;
+    }
     if rt.write_after > shared.now.at {
         shared.wake_gang(&rt.key, rt.write_after);
     } else if let Some(change) = rt.faulty() {
@@ -279,7 +285,7 @@ fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
     let places = matches!(change.plan, Ok(Some(_)))
         && generation(&change.plan) != generation(&rt.life.committed().plan);
     let version = rt.version.clone();
-    rt.writing = Some(Box::new(Writing { version, change, places, unsure: false, refused: String::new() }));
+    rt.writing = Some(Box::new(Writing { version, change, places, unsure: None, refused: String::new() }));
     shared.desk.want(want);
 }
 

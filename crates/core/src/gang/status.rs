@@ -7,7 +7,9 @@ use muster_api::plan_codec::{self, Chunk};
 use muster_api::{GangPhase, GangStatus, UnitCounts, gang_plan};
 use muster_cluster::template;
 use muster_lifecycle::Now;
-use muster_lifecycle::gang::{Cause, Decided, Freed, Holding, How, Move, Standing, Trouble};
+use muster_lifecycle::gang::{
+    Cause, Decided, Freed, Holding, How, Move, SlotState, Slots, Standing, Trouble,
+};
 use muster_lifecycle::recovery;
 use muster_model::{Millis, Plan, Reason, duration};
 
@@ -38,11 +40,27 @@ impl GangRt {
     /// That it can be placed, which wishes of its templates are heeded only so far, and which units of a plan have an
     /// earlier template.
     fn valid(&self, plan: Option<&Plan>) -> Condition {
+        if let Some(reason) = self.unsound() {
+            return Condition::no(condition::VALID, reason.code(), reason.sentence());
+        }
         let notes = template::notes_of(&self.object.spec.roles);
         let said = template::sound("the specification can be placed", notes);
         let earlier = plan.map(|plan| self.earlier_notes(plan)).unwrap_or_default();
         let said = earlier.into_iter().fold(said, |said, note| format!("{said}; {note}"));
         Condition::yes(condition::VALID, "Valid", said)
+    }
+
+    /// What is wrong with its specification, given the other objects: a plan in force goes on all the same.
+    fn unsound(&self) -> Option<&Reason> {
+        let wrong = |reason: &&Reason| matches!(reason, Reason::Invalid { .. } | Reason::QueueUnknown { .. });
+        self.request.as_ref().err().filter(wrong)
+    }
+
+    /// Whether its status says of the specification what is so.
+    fn judged(&self) -> bool {
+        let valid = condition::find(&self.status.conditions, condition::VALID);
+        self.status.observed_generation == self.object.metadata.generation
+            && valid.is_none_or(|valid| (valid.status == "True") == self.unsound().is_none())
     }
 
     /// What is to be said of units of a plan that run from an earlier template.
@@ -312,7 +330,7 @@ impl GangRt {
         let seen = self.work.seen_progress.as_ref();
         seen.is_none_or(|(tally, step, said)| {
             *tally != slots.tally() || *step != self.checkpoint_step || said.as_deref() != trouble
-        }) || self.status.observed_generation != self.object.metadata.generation
+        }) || !self.judged()
     }
 
     /// Whether nothing of it runs, and nothing else is to be said.
@@ -338,11 +356,7 @@ impl GangRt {
         if let Some(basis) = self.basis.as_ref().and_then(|basis| basis.written()) {
             status.basis = Some(basis);
         }
-        if status.revisions.is_empty() {
-            // A version before wrote the plan.
-            status.revisions = revisions::in_use(plan);
-        }
-        if status.observed_generation != self.status.observed_generation {
+        if !self.judged() {
             self.conditions(&mut status, &[self.valid(Some(plan))], now);
         }
         // What was said while something kept the pods from starting, or us from looking at them.
@@ -385,6 +399,10 @@ impl GangRt {
             self.work.seen_progress = Some((tally, self.checkpoint_step, trouble));
             return None;
         }
+        if status.revisions.is_empty() {
+            // A version that knew of none made the plan. Not a reason to write: a CRD of that version drops it each time.
+            status.revisions = revisions::in_use(plan);
+        }
         let plan = self.life.committed().plan.clone();
         Some(Change { status, plan, urgent: false, class: Class::Report, note, failed: None })
     }
@@ -413,7 +431,15 @@ impl GangRt {
 /// Why pods of a plan in force are not made, once that has lasted: their node is not free yet, or creations fail in passing.
 fn uncreated(holding: &Holding, now: Now) -> Option<String> {
     let lasts = |since: Millis| since.saturating_add(TOLD_AFTER) <= now.at;
-    let first = holding.blocked.iter().min_by_key(|(_, since)| **since);
+    // One that is there after all (its creation got no answer, the watch was late) waits for nothing.
+    let tally = holding.slots.tally();
+    if tally.missing + tally.asked == 0 {
+        return None;
+    }
+    let any = holding.blocked.values().any(|since| lasts(*since)).then_some(&holding.slots);
+    let missing = any.into_iter().flat_map(Slots::iter).filter(|pod| pod.state == SlotState::Missing);
+    let blocked = missing.filter_map(|pod| holding.blocked.get_key_value(&pod.node));
+    let first = blocked.min_by_key(|(_, since)| **since);
     if let Some((node, since)) = first.filter(|(_, since)| lasts(**since)) {
         return Some(format!(
             "since {} one waits for room on node {node}, where others have not ended: if the node is dead, delete the \

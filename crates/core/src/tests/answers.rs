@@ -297,3 +297,70 @@ fn queues_and_classes_are_counted() {
     let quiet = table.settle(120_000);
     assert!(!quiet.iter().any(|effect| matches!(effect, Want::Report { .. })), "{quiet:?}");
 }
+
+/// What was learned of a volume is learned for the template that was asked about: another one since takes nothing from what
+/// the plan stands on.
+#[test]
+fn an_answer_about_an_earlier_template_makes_no_basis() {
+    let mut table = Table::new(1);
+    let tainted = |at: usize| {
+        let mut node = node(at, true);
+        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
+        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        node
+    };
+    table.tell(Event::Node(Change::Set(tainted(0))));
+    table.admission = Some(|spec| {
+        let toleration = Toleration {
+            key: Some("sandbox".into()),
+            operator: Some("Exists".into()),
+            ..Toleration::default()
+        };
+        spec.tolerations.get_or_insert_default().push(toleration);
+    });
+    table.claims.claims = Claims::Unbound;
+    table.submit("gang", 1);
+    table.settle(2_000);
+    let before = table.gangs["gang"]["status"]["basis"].clone();
+    table.run_all();
+    let probe = table.until(|want| matches!(want, Want::Probe { .. }));
+    table.edit_gang("gang", |gang| {
+        let role = &mut gang["spec"]["roles"][0];
+        role["revisions"] = json!([{ "name": "1", "template": role["template"] }]);
+        role["revision"] = json!("2");
+        role["template"]["spec"]["containers"][0]["image"] = json!("example/two");
+    });
+    table.pass(10);
+    let outcome = table.perform(&probe.want);
+    table.answer(&probe, outcome);
+    table.settle(60_000);
+    assert_eq!(table.gangs["gang"]["status"]["basis"], before);
+}
+
+/// A plan without an answer that the server refuses when asked again may be written all the same by the first request, as
+/// long as a server works on one: its node is nobody else's until then.
+#[test]
+fn a_refused_plan_keeps_its_place_while_the_first_attempt_may_come() {
+    for comes in [true, false] {
+        let mut table = Table::new(1);
+        table.submit("gang", 1);
+        let first = table.until(|want| is_plan(want, "gang"));
+        table.submit("other", 1);
+        table.answer(&first, Outcome::Transient("no answer".into()));
+        let second = table.until(|want| is_plan(want, "gang"));
+        table.answer(&second, Outcome::Refused("a webhook fails".into()));
+        let there = serde_json::from_value::<Object>(table.gangs["gang"].clone()).unwrap();
+        let reads = |want: &Want| {
+            matches!(want, Want::ReadGang { .. }).then(|| Outcome::Gang(Box::new(there.clone())))
+        };
+        let asked = table.settle_but(50_000, reads);
+        let looks = count(&asked, |want| matches!(want, Want::ReadGang { .. }));
+        assert!(table.plan("other").is_none() && looks < 15, "{looks} looks");
+        if comes {
+            table.perform(&first.want);
+        }
+        table.settle_but(60_000, reads);
+        let placed = (table.plan("gang").is_some(), table.plan("other").is_some());
+        assert_eq!(placed, (comes, !comes), "{}", table.gangs["gang"]["status"]);
+    }
+}

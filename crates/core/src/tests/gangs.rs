@@ -515,3 +515,278 @@ fn phases_of_a_newer_version_are_counted_as_one() {
     let phases: Vec<(String, usize)> = table.core.phases().into_iter().collect();
     assert_eq!(phases, [("Running".to_owned(), 1), ("Unknown".to_owned(), 2)]);
 }
+
+/// A pod of somebody else on a node.
+fn foreign(name: &str, on: &str) -> SeenPod {
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "namespace": "space", "uid": name },
+        "spec": { "nodeName": on, "containers": [{ "name": "it", "resources": { "requests": { "cpu": "4" } } }] },
+        "status": { "phase": "Running" },
+    }))
+    .unwrap()
+}
+
+/// A pod whose creation got no answer is there although another took the room meanwhile: it waits for none, and once it
+/// runs the status says so.
+#[test]
+fn a_pod_that_is_there_waits_for_no_room() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    let creation = table.until(is_creation);
+    let Want::CreatePod { pod, body, .. } = Want::clone(&creation.want) else { unreachable!() };
+    table.answer(&creation, Outcome::Transient("no answer".into()));
+    table.tell(Event::Pod(Change::Set(foreign("other", "node-0"))));
+    let asked = table.settle(50_000);
+    assert_eq!(count(&asked, is_creation), 0, "{asked:?}");
+    assert!(table.gangs["gang"]["status"]["message"].as_str().unwrap().contains("waits for room"));
+    // The watch was late.
+    table.tell(Event::Pod(Change::Set(running(&body, &pod.name))));
+    table.settle(60_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
+}
+
+/// A creation without an answer, whose pod the watch shows: nothing waits to be created, and a gang that runs is not said
+/// to.
+#[test]
+fn a_lost_answer_is_no_trouble_of_a_gang_that_runs() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    let creation = table.until(is_creation);
+    let Want::CreatePod { pod, body, .. } = Want::clone(&creation.want) else { unreachable!() };
+    table.answer(&creation, Outcome::Transient("no answer".into()));
+    table.tell(Event::Pod(Change::Set(running(&body, &pod.name))));
+    table.settle(10_000);
+    assert_eq!(table.gangs["gang"]["status"]["reason"], "Running", "{}", table.gangs["gang"]["status"]);
+    // Something of the gang changes later, and it is looked at.
+    table.settle(60_000);
+    table.edit_gang("gang", |gang| gang["metadata"]["labels"] = json!({ "a": "b" }));
+    table.settle(10_000);
+    let status = &table.gangs["gang"]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
+}
+
+/// What admission adds to pods with accelerators is known of the second gang as of the first, whose template it has.
+#[test]
+fn what_admission_adds_is_heeded_for_the_next_gang_too() {
+    let mut table = Table::new(0);
+    for at in 0..2 {
+        let mut node = gpu_node(at, "NVIDIA-H100-80GB-HBM3", 8, 0);
+        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
+        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        table.tell(Event::Node(Change::Set(node)));
+    }
+    table.admission = Some(|spec| {
+        let toleration = Toleration {
+            key: Some("sandbox".into()),
+            operator: Some("Exists".into()),
+            ..Toleration::default()
+        };
+        spec.tolerations.get_or_insert_default().push(toleration);
+    });
+    for name in ["first", "second"] {
+        let role = json!([{
+            "name": "worker", "units": { "min": 1, "max": 1 }, "devices": 8,
+            "template": { "spec": { "containers": [{ "name": "trainer" }] } },
+        }]);
+        table.submit_with(name, 1, &json!({ "roles": role }));
+        table.settle(10_000);
+        assert!(table.plan(name).is_some(), "{}", table.gangs[name]["status"]);
+    }
+}
+
+/// Another template is another request, also where the API server was asked about it for another gang.
+#[test]
+fn a_gang_that_waits_takes_what_is_known_of_its_new_template() {
+    let mut table = Table::new(1);
+    let cpu = |cpu: &str| json!({ "containers": [{ "name": "trainer", "resources": { "requests": { "cpu": cpu } } }] });
+    table.submit("small", 1);
+    table.edit_gang("small", |gang| gang["spec"]["roles"][0]["template"]["spec"] = cpu("1"));
+    table.settle(5_000);
+    table.submit("gang", 1);
+    table.edit_gang("gang", |gang| gang["spec"]["roles"][0]["template"]["spec"] = cpu("8"));
+    table.settle(5_000);
+    assert_eq!(table.gangs["gang"]["status"]["reason"], "NoNodeFits", "{}", table.gangs["gang"]["status"]);
+    table.edit_gang("gang", |gang| gang["spec"]["roles"][0]["template"]["spec"] = cpu("1"));
+    table.settle(20_000);
+    assert!(table.plan("gang").is_some(), "{}", table.gangs["gang"]["status"]);
+}
+
+/// A gang over which the operator fails holds no place for a plan that is never written.
+#[test]
+fn a_gang_that_rests_takes_no_place_from_others() {
+    let mut table = Table::new(1);
+    table.submit("first", 1);
+    table.settle(2_000);
+    table.submit("faulty", 1);
+    table.settle(2_000);
+    // A time that no sum holds.
+    let faulty = ObjectKey::new("space", "faulty");
+    table.core.gangs.get_mut(&faulty).unwrap().reported = Millis::MAX;
+    table.edit_gang("faulty", |gang| gang["metadata"]["labels"] = json!({ "a": "b" }));
+    let quota = json!({
+        "metadata": { "name": "pods", "namespace": "space" },
+        "spec": { "hard": { "pods": "0" } }, "status": { "used": { "pods": "0" } },
+    });
+    table.tell(Event::Quota(Change::Set(serde_json::from_value(quota.clone()).unwrap())));
+    table.settle(2_000);
+    assert_eq!(table.core.counters().tripped, 1, "{}", table.gangs["faulty"]["status"]);
+    table.tell(Event::Quota(Change::Gone(ObjectKey::new("space", "pods"), Uid("pods".into()))));
+    table.submit("other", 1);
+    table.settle(2_000);
+    table.edit_gang("first", |gang| gang["spec"]["suspend"] = json!(true));
+    table.settle(60_000);
+    assert!(table.plan("other").is_some(), "{}", table.gangs["other"]["status"]);
+}
+
+/// A newer template that no pod can be made of is said to be so, though the plan in force does not need it.
+#[test]
+fn a_newer_template_that_is_wrong_is_not_called_valid() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_gang("gang", |gang| {
+        revised(gang, |container| container["resources"] = json!({ "requests": { "cpu": "a few" } }));
+    });
+    table.settle(5_000);
+    let status = &table.gangs["gang"]["status"];
+    let conditions = status["conditions"].as_array().unwrap();
+    let valid = conditions.iter().find(|condition| condition["type"] == "Valid").unwrap();
+    assert_eq!((&valid["status"], &status["phase"]), (&json!("False"), &json!("Running")), "{status}");
+}
+
+/// Roles may change places in the specification: the pods are those of their roles all the same, for the next leader too.
+#[test]
+fn roles_that_change_places_lose_no_pod() {
+    let mut table = Table::new(4);
+    let role = |name: &str| {
+        let container = json!({ "name": "trainer", "resources": { "requests": { "cpu": "4" } } });
+        json!({
+            "name": name, "units": { "min": 2, "max": 2 },
+            "template": { "spec": { "containers": [container] } },
+        })
+    };
+    let roles = json!([role("worker"), role("writer")]);
+    table.submit_with("gang", 2, &json!({ "roles": roles, "outcome": { "policy": "Never" } }));
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    let disturbs = |want: &Want| matches!(want, Want::EndPod { .. } | Want::CreatePod { .. });
+    table.edit_gang("gang", |gang| gang["spec"]["roles"].as_array_mut().unwrap().reverse());
+    let asked = table.settle(60_000);
+    assert_eq!(count(&asked, disturbs), 0, "{asked:?}");
+    table.core = Core::new(Config::default(), 2);
+    table.asked.clear();
+    for at in 0..4 {
+        table.tell(Event::Node(Change::Set(node(at, true))));
+    }
+    table.show("gang");
+    table.run_all();
+    table.core.start();
+    let asked = table.settle(60_000);
+    assert_eq!((count(&asked, disturbs), table.pods.len()), (0, 4), "{}", table.gangs["gang"]["status"]);
+    // One that is lost is made anew under its role's name.
+    table.end(&table.first_pod(), 1);
+    table.settle(60_000);
+    assert_eq!(table.pods.len(), 4, "{:?}", table.pods.keys());
+}
+
+/// A plan that was made before templates had revisions says with the next report which it uses, as a newer template
+/// requires; for that alone nothing is written.
+#[test]
+fn a_plan_of_an_earlier_version_says_its_revisions() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_gang("gang", |gang| drop(gang["status"].as_object_mut().unwrap().remove("revisions")));
+    let writes = |want: &Want| matches!(want, Want::WriteGang { .. });
+    let asked = table.settle(60_000);
+    assert_eq!(count(&asked, writes), 0, "{asked:?}");
+    table.edit_gang("gang", |gang| gang["spec"]["recovery"] = json!({ "maxRestarts": 3 }));
+    table.settle(60_000);
+    let used = json!([{ "role": "worker", "name": "1", "units": 1 }]);
+    assert_eq!(table.gangs["gang"]["status"]["revisions"], used);
+}
+
+/// That the queue of a gang in force is gone is said of its specification, until it is back; once each.
+#[test]
+fn a_queue_that_comes_back_makes_a_specification_valid_again() {
+    let mut table = Table::new(1);
+    table.apply(Kind::Queue, "team", &json!({}));
+    table.submit_with("gang", 1, &json!({ "queue": "team" }));
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    let valid = |table: &Table| {
+        let conditions = table.gangs["gang"]["status"]["conditions"].as_array().unwrap().clone();
+        conditions.into_iter().find(|condition| condition["type"] == "Valid").unwrap()["status"].clone()
+    };
+    let writes = |want: &Want| matches!(want, Want::WriteGang { .. });
+    table.tell(Event::Queue(Change::Gone(ObjectKey::new("", "team"), Uid("team".into()))));
+    let gone = count(&table.settle(60_000), writes);
+    assert_eq!((valid(&table), gone, table.pods.len()), (json!("False"), 1, 1));
+    table.show_other(Kind::Queue, "team");
+    let back = count(&table.settle(60_000), writes);
+    assert_eq!((valid(&table), back, table.pods.len()), (json!("True"), 1, 1));
+}
+
+/// Roles may come and go once no plan is in force, while pods of the last one are still there: they are the gang's, and go.
+#[test]
+fn pods_of_roles_that_are_gone_go_too() {
+    let mut table = Table::new(4);
+    let role = |name: &str| {
+        let container = json!({ "name": "trainer", "resources": { "requests": { "cpu": "4" } } });
+        json!({
+            "name": name, "units": { "min": 1, "max": 1 },
+            "template": { "spec": { "containers": [container] } },
+        })
+    };
+    let roles = json!([role("worker"), role("driver")]);
+    table.submit_with("gang", 2, &json!({ "roles": roles, "outcome": { "policy": "Never" } }));
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(true));
+    let freed = table.until(|want| matches!(want, Want::WriteGang { .. }));
+    table.perform(&freed.want);
+    assert_eq!((table.plan("gang"), table.pods.len()), (None, 2));
+    // The leader dies, and the next finds other roles.
+    table.core = Core::new(Config::default(), 2);
+    table.asked.clear();
+    for at in 0..4 {
+        table.tell(Event::Node(Change::Set(node(at, true))));
+    }
+    table.edit_gang("gang", |gang| {
+        gang["spec"]["roles"] = json!([role("worker")]);
+        gang["spec"]["suspend"] = json!(false);
+    });
+    table.run_all();
+    table.core.start();
+    table.settle(60_000);
+    assert_eq!(table.pods.keys().collect::<Vec<_>>(), ["gang-uid-ga-0-2-0"]);
+}
+
+/// A plan that a version without revisions wrote last names none, whatever its pods were made from: a name that the
+/// specification does not have would make every write of the gang a change that its rules refuse.
+#[test]
+fn a_template_that_is_not_there_is_named_by_no_status() {
+    let mut table = Table::new(3);
+    table.submit_with("gang", 2, &json!({ "outcome": { "policy": "Never" } }));
+    table.settle(5_000);
+    table.run_all();
+    table.settle(5_000);
+    table.edit_gang("gang", |gang| {
+        gang["spec"]["roles"][0]["revision"] = json!("2");
+        gang["status"].as_object_mut().unwrap().remove("revisions");
+    });
+    let used = json!([{ "role": "worker", "name": "2", "units": 2 }]);
+    table.settle(5_000);
+    assert_eq!(table.gangs["gang"]["status"]["revisions"], used, "the next report");
+    table.end(&table.first_pod(), 1);
+    table.settle(60_000);
+    assert_eq!(table.gangs["gang"]["status"]["revisions"], used, "the next plan");
+}
