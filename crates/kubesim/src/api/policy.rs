@@ -212,7 +212,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn context<'e>(&'e self, params: Cel) -> Context<'e, 'e> {
+    fn context(&self, params: Cel) -> Context<'_, '_> {
         let mut scope = context();
         scope.set_variable_resolver(self);
         scope.add_variable_from_value("params", params);
