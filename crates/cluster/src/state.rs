@@ -7,8 +7,8 @@
 
 use muster_engine::{Decision, Engine, Event, Explanation};
 use muster_model::{
-    AcceleratorClass, Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Topology, Uid,
-    UnitId,
+    AcceleratorClass, Gang, GangState, Millis, Node, NodeName, ObjectKey, Plan, Resources, Slot, Topology,
+    Uid, UnitId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +55,11 @@ impl PlanIndex {
     /// the gang's namespace, under a planned name, on its planned node.
     fn planned(&self, uid: &Uid, pod: &PodFacts, node: &NodeName) -> Option<&Resources> {
         let slot = pod.planned_slot(&self.key, uid, self.roles.iter().map(String::as_str))?;
+        self.requests_of(&slot, node)
+    }
+
+    /// What an entry is planned with, if the plan has it on this node.
+    fn requests_of(&self, slot: &Slot, node: &NodeName) -> Option<&Resources> {
         let (incarnation, nodes) = self.units.get(&slot.unit)?;
         let live = *incarnation == slot.incarnation && nodes.get(slot.index as usize) == Some(node);
         self.requests.get(&slot.unit).filter(|_| live)
@@ -76,7 +81,16 @@ pub struct Cluster {
     /// Pods of which the engine was told that they keep others away.
     repelling: BTreeSet<Uid>,
     /// Pods whose creation was asked for and that were not seen yet.
-    expected: BTreeMap<ObjectKey, (NodeName, Resources)>,
+    expected: BTreeMap<ObjectKey, Expected>,
+}
+
+/// A pod whose creation was asked for.
+#[derive(Debug)]
+struct Expected {
+    gang: Uid,
+    slot: Slot,
+    node: NodeName,
+    requests: Resources,
 }
 
 impl Cluster {
@@ -137,16 +151,16 @@ impl Cluster {
     }
 
     /// Counts a pod that is about to be created, until it is seen or [`Self::not_expected`].
-    pub fn expect(&mut self, key: ObjectKey, node: NodeName, requests: Resources) {
+    pub fn expect(&mut self, key: ObjectKey, gang: Uid, slot: Slot, node: NodeName, requests: Resources) {
         self.nodes.entry(node.clone()).or_default().used.add(&requests);
-        if let Some((node, requests)) = self.expected.insert(key, (node, requests)) {
-            self.nodes.entry(node).or_default().used.subtract(&requests);
+        if let Some(before) = self.expected.insert(key, Expected { gang, slot, node, requests }) {
+            self.nodes.entry(before.node).or_default().used.subtract(&before.requests);
         }
     }
 
     /// The pod was not created after all. Returns the node whose room it held.
     pub fn not_expected(&mut self, key: &ObjectKey) -> Option<NodeName> {
-        let (node, requests) = self.expected.remove(key)?;
+        let Expected { node, requests, .. } = self.expected.remove(key)?;
         self.nodes.entry(node.clone()).or_default().used.subtract(&requests);
         Some(node)
     }
@@ -261,7 +275,8 @@ impl Cluster {
         });
     }
 
-    /// What pods on a node use beyond the plans of their gangs, those of one gang aside.
+    /// What pods on a node use beyond the plans of their gangs, those of one gang aside; pods too that were asked for by a
+    /// plan that is over, and are on their way.
     pub fn used_beyond(&self, node: &NodeName, aside: &Uid) -> Resources {
         let mut sum = Resources::default();
         let others = self.beyond.get(node).into_iter().flatten();
@@ -269,6 +284,13 @@ impl Cluster {
             others.filter(|uid| self.pods.get(uid).is_none_or(|pod| pod.gang.as_ref() != Some(aside)));
         for (_, requests) in others.filter_map(|uid| self.told.get(uid)) {
             sum.add(requests);
+        }
+        let coming = self.expected.values().filter(|pod| pod.node == *node && pod.gang != *aside);
+        for pod in coming {
+            let planned = self.plans.get(&pod.gang).and_then(|plan| plan.requests_of(&pod.slot, node));
+            if planned.is_none() {
+                sum.add(&pod.requests);
+            }
         }
         sum
     }

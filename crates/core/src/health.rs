@@ -38,6 +38,10 @@ impl Shared {
         let short = |(node, amount): &(&NodeName, &Resources)| {
             let mut beside = self.nodes.promised_beside(gang, node);
             beside.add(&self.cluster.used_beyond(node, uid));
+            let others = self.on_their_way.iter().filter(|(other, _)| *other != gang);
+            for amount in others.filter_map(|(_, plan)| plan.get(*node)) {
+                beside.add(amount);
+            }
             let own = self.nodes.promised_to(gang, node);
             let more = amount.0.iter().any(|(resource, amount)| *amount > own.get(resource));
             if beside.0.is_empty() || !more {

@@ -84,6 +84,9 @@ pub struct Shared {
     pub world: World,
     /// One record a node.
     pub nodes: Nodes,
+    /// Plans on their way that replace another: what they take of each node anew. Until it is known whether the server has
+    /// them, both may be in force.
+    pub on_their_way: BTreeMap<ObjectKey, BTreeMap<NodeName, Resources>>,
     /// What admission makes of pods.
     pub shapes: Shapes,
     /// Parts of large plans, by name.
@@ -141,6 +144,7 @@ impl Shared {
             started: false,
             cluster: Cluster::new(),
             world: World::default(),
+            on_their_way: BTreeMap::new(),
             shapes: Shapes::default(),
             parts: BTreeMap::new(),
             wakes: Calendar::default(),

@@ -17,7 +17,7 @@ use muster_cluster::{
     template::{Around, Learned},
 };
 use muster_engine::Decision;
-use muster_model::{AcceleratorClass, Gang, GangState, NodeRefusal, ObjectKey, Reason, Uid};
+use muster_model::{AcceleratorClass, Gang, GangState, NodeRefusal, ObjectKey, Reason, Slot, Uid, UnitId};
 use rows::{keeps_away, port, table};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -269,6 +269,8 @@ fn a_port_is_taken_once_a_node_by_the_pods_of_a_gang_too() {
     let left = cluster.free_now(&"a".into()).expect("a node");
     let asked = wanted(1).pod_requests(None);
     assert_eq!(left.fits(&asked), 1, "what is really free counts the port as well");
-    cluster.expect(ObjectKey::new("research", "p"), "a".into(), asked.clone());
+    let slot = Slot { unit: UnitId { role: "worker".into(), index: 0 }, incarnation: 1, index: 0 };
+    cluster.expect(ObjectKey::new("research", "p"), Uid::from("other"), slot, "a".into(), asked.clone());
+    assert_eq!(cluster.used_beyond(&"a".into(), &Uid::from("uid")), asked, "no plan has it");
     assert_eq!(cluster.free_now(&"a".into()).expect("a node").fits(&asked), 0);
 }

@@ -251,7 +251,7 @@ fn create(shared: &mut Shared, rt: &mut GangRt, slot: &Slot) -> bool {
         return false;
     }
     let (pod, body) = body(shared, rt, slot, &node, &role);
-    shared.cluster.expect(pod.clone(), node.clone(), role.requests.clone());
+    shared.cluster.expect(pod.clone(), rt.uid.clone(), slot.clone(), node.clone(), role.requests.clone());
     if let Some(holding) = rt.life.holding_mut() {
         holding.slots.ask(slot);
         if holding.blocked.remove(&node).is_some() {

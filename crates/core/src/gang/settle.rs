@@ -3,7 +3,7 @@
 use muster_api::labels;
 use muster_lifecycle::gang::{Facts, Move, Next, Stage, Trouble};
 use muster_model::{
-    Millis, NodeName, ObjectKey, Plan, Reason, RecoveryStep, Resources, Role, Slot, resources,
+    Millis, NodeName, ObjectKey, Plan, Reason, RecoveryStep, Resources, Role, Slot, UnitId, resources,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -30,6 +30,9 @@ const SHAPE_KEPT: Millis = 300_000;
 
 /// Looks at a gang and does what follows.
 pub fn settle(shared: &mut Shared, rt: &mut GangRt) {
+    if rt.writing.is_none() {
+        arrived(shared, rt);
+    }
     shared.look_at_spared(rt);
     look(shared, rt);
     if rt.life.leaving() {
@@ -284,9 +287,32 @@ fn write(shared: &mut Shared, rt: &mut GangRt, mut change: Change) {
     };
     let places = matches!(change.plan, Ok(Some(_)))
         && generation(&change.plan) != generation(&rt.life.committed().plan);
+    if places && rt.life.holding().is_some() {
+        on_its_way(shared, rt, &change);
+    }
     let version = rt.version.clone();
     rt.writing = Some(Box::new(Writing { version, change, places, unsure: None, refused: String::new() }));
     shared.desk.want(want);
+}
+
+/// A plan that replaces another is on its way: until its end is known, the old pods may be no plan's any more, and what it
+/// takes anew is promised as well.
+fn on_its_way(shared: &mut Shared, rt: &GangRt, change: &Change) {
+    let (Ok(Some(plan)), Some(before), Ok(basis)) = (&change.plan, rt.life.plan(), rt.in_force()) else {
+        return;
+    };
+    let old: BTreeMap<&UnitId, u64> =
+        before.units.iter().map(|unit| (&unit.placed.id, unit.incarnation)).collect();
+    let anew = plan.units.iter().filter(|unit| old.get(&unit.placed.id) != Some(&unit.incarnation));
+    let anew = Plan { units: anew.cloned().collect(), ..Plan::default() };
+    shared.on_their_way.insert(rt.key.clone(), GangRt::amounts(&anew, &basis));
+}
+
+/// What was on its way is on the server, or will never be: others may have waited for it.
+fn arrived(shared: &mut Shared, rt: &GangRt) {
+    for node in shared.on_their_way.remove(&rt.key).into_iter().flat_map(BTreeMap::into_keys) {
+        shared.room_on(&node);
+    }
 }
 
 /// What follows from a status that is on the server now.
@@ -354,6 +380,7 @@ pub fn index_nodes(shared: &mut Shared, rt: &mut GangRt) {
 
 /// The gang is gone: nobody counts on it.
 pub fn forget(shared: &mut Shared, rt: &mut GangRt) {
+    arrived(shared, rt);
     let nodes = std::mem::take(&mut rt.work.nodes);
     shared.nodes.index(&rt.key, &nodes, &BTreeMap::new());
     for node in rt.life.holding().into_iter().flat_map(|holding| holding.blocked.keys()) {
