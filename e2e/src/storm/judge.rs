@@ -164,22 +164,23 @@ impl Judge {
             .gangs
             .iter()
             .filter(|(other, seen)| *other != id && seen.holds() && !self.succeeded.contains(*other));
+        // What its plan has there, and what its pods use there.
+        let mut theirs: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
         for (other, seen) in others {
-            let name = format!("gang {}/{} ({other})", seen.key.0, seen.key.1);
             let entries = seen.plan.values().map(|entry| (&entry.node, entry.gpus));
             for (node, gpus) in entries.chain(seen.spares.iter().map(|(node, gpus)| (node, *gpus))) {
-                if nodes.contains(node) {
-                    used.entry(node).or_default().push((gpus, name.clone()));
-                }
+                theirs.entry((other, node)).or_default().0 += gpus;
             }
         }
         for pod in self.pods.values().filter(|pod| pod.live() && pod.gang != id && !pod.impostor && !pod.late)
         {
-            let planned = self.gangs.get(&pod.gang).is_some_and(|gang| gang.holds() && pod.wanted(gang));
-            if !planned && nodes.contains(&pod.node) {
-                used.entry(&pod.node)
-                    .or_default()
-                    .push((pod.gpus, format!("pod {}/{}", pod.key.0, pod.key.1)));
+            theirs.entry((&pod.gang, &pod.node)).or_default().1 += pod.gpus;
+        }
+        for ((other, node), (planned, there)) in theirs {
+            if nodes.contains(node) {
+                // New pods come when old ones have left: they share their places.
+                let what = format!("gang {other}: {planned} planned, {there} used");
+                used.entry(node).or_default().push((planned.max(there), what));
             }
         }
         let over = used.into_iter().find(|(_, users)| users.iter().map(|(gpus, _)| gpus).sum::<u64>() > GPUS);

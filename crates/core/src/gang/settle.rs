@@ -372,6 +372,8 @@ pub fn index_nodes(shared: &mut Shared, rt: &mut GangRt) {
         return;
     }
     shared.nodes.index(&rt.key, &before, &rt.work.nodes);
+    // At once, whoever is looked at next: pods that this plan does not have use their nodes beyond any.
+    inform_engine(shared, rt, false);
     for node in before.keys() {
         // Others may wait for what it gave up.
         shared.room_on(node);
