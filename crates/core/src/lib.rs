@@ -136,6 +136,12 @@ impl Core {
         while let Some(wake) = self.shared.wakes.due(now) {
             self.wake(wake);
         }
+        while self.shared.doubtful.front().is_some_and(|(until, _)| *until <= now) {
+            let Some((_, pod)) = self.shared.doubtful.pop_front() else { break };
+            if let Some(node) = self.shared.cluster.not_expected(&pod) {
+                self.shared.room_on(&node);
+            }
+        }
         self.judge_nodes();
         if std::mem::take(&mut self.shared.nodes_changed)
             && self.shared.world.look_at_nodes(&self.shared.cluster)

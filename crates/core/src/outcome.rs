@@ -5,7 +5,7 @@ use muster_model::{Millis, ObjectKey, Reason, Slot};
 
 use crate::desk::Ticket;
 use crate::gang::{self, GangRt, older};
-use crate::shared::Shared;
+use crate::shared::{Shared, Wake};
 use crate::want::{Facet, Kind, Outcome, Target, Want};
 use crate::{Core, reports};
 
@@ -13,6 +13,8 @@ use crate::{Core, reports};
 const REFUSED_AGAIN: Millis = 10_000;
 /// A gang whose pods the server will not have, or whose claim is not ready, is looked at again after so long.
 const SHAPE_AGAIN: Millis = 10_000;
+/// So long after an attempt without an answer a pod may still appear: the server's limit for a request, and a late watch.
+const MAY_BE_DONE: Millis = 90_000;
 /// Creations that fail in passing for so long break the plan: the part of the gang that exists would wait in vain.
 const CREATE_LIMIT: Millis = 300_000;
 
@@ -157,6 +159,14 @@ impl Core {
             if let Some(slots) = self.gangs.get_mut(gang).and_then(|rt| rt.life.slots_mut()) {
                 slots.made(slot, version.and_then(|version| version.parse().ok()));
             }
+            return;
+        }
+        let planned = rt.as_ref().and_then(|rt| rt.life.slots()?.get(slot)).is_some();
+        if !planned && matches!(outcome, Outcome::Transient(_)) {
+            // Nobody asks again, and it may have been done: its room is its own until it must have been seen.
+            let at = shared.now.at + MAY_BE_DONE;
+            shared.doubtful.push_back((at, pod.clone()));
+            shared.wakes.insert(at, Wake::Turn);
             return;
         }
         // A pod that was counted on does not come: others may wait for its room.

@@ -87,6 +87,8 @@ pub struct Shared {
     /// Plans on their way that replace another: what they take of each node anew. Until it is known whether the server has
     /// them, both may be in force.
     pub on_their_way: BTreeMap<ObjectKey, BTreeMap<NodeName, Resources>>,
+    /// Pods that may have been created for plans that are over, and until when their room is kept.
+    pub doubtful: VecDeque<(Millis, ObjectKey)>,
     /// What admission makes of pods.
     pub shapes: Shapes,
     /// Parts of large plans, by name.
@@ -145,6 +147,7 @@ impl Shared {
             cluster: Cluster::new(),
             world: World::default(),
             on_their_way: BTreeMap::new(),
+            doubtful: VecDeque::new(),
             shapes: Shapes::default(),
             parts: BTreeMap::new(),
             wakes: Calendar::default(),

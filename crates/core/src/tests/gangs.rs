@@ -790,3 +790,18 @@ fn a_template_that_is_not_there_is_named_by_no_status() {
     table.settle(60_000);
     assert_eq!(table.gangs["gang"]["status"]["revisions"], used, "the next plan");
 }
+
+/// A creation without an answer may have been done. When its plan is over meanwhile, nobody asks again, and its node is not
+/// free for others before the pod must have been seen.
+#[test]
+fn a_pod_that_may_have_been_created_keeps_its_room() {
+    let mut table = Table::new(1);
+    table.submit("gang", 1);
+    let late = table.until(is_creation);
+    table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(true));
+    table.settle(5_000);
+    table.answer(&late, Outcome::Transient("timed out".into()));
+    table.submit("next", 1);
+    assert_eq!(count(&table.settle(30_000), is_creation), 0, "the pod may be there");
+    assert_eq!(count(&table.settle(90_000), is_creation), 1, "it never was");
+}
