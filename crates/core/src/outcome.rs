@@ -161,16 +161,13 @@ impl Core {
             }
             return;
         }
-        let planned = rt.as_ref().and_then(|rt| rt.life.slots()?.get(slot)).is_some();
-        if !planned && matches!(outcome, Outcome::Transient(_)) {
-            // Nobody asks again, and it may have been done: its room is its own until it must have been seen.
+        if matches!(outcome, Outcome::Transient(_) | Outcome::Exists(_)) {
+            // It may be there: its room is its own until it is asked for again, or must have been seen.
             let at = shared.now.at + MAY_BE_DONE;
             shared.doubtful.push_back((at, pod.clone()));
             shared.wakes.insert(at, Wake::Turn);
-            return;
-        }
-        // A pod that was counted on does not come: others may wait for its room.
-        if let Some(node) = shared.cluster.not_expected(pod) {
+        } else if let Some(node) = shared.cluster.not_expected(pod) {
+            // A pod that was counted on does not come: others may wait for its room.
             shared.room_on(&node);
         }
         let Some(rt) = rt else { return };

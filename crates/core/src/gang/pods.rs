@@ -245,8 +245,17 @@ fn create(shared: &mut Shared, rt: &mut GangRt, slot: &Slot) -> bool {
         misfit(shared, rt, slot, format!("node {node} {why} before its pod was created"));
         return false;
     }
+    // An attempt without an answer may have made it: it is the same pod.
+    let key = ObjectKey::new(rt.key.namespace.clone(), rt.pod_name(slot));
+    let doubt = shared.cluster.not_expected(&key).is_some();
     let fits = shared.cluster.free_now(&node).is_some_and(|free| free.fits(&role.requests) > 0);
+    if doubt && fits {
+        shared.doubtful.retain(|(_, pod)| *pod != key);
+    }
     if !fits {
+        if doubt {
+            shared.cluster.expect(key, rt.uid.clone(), slot.clone(), node.clone(), role.requests.clone());
+        }
         wait_for_room(shared, rt, slot, &node);
         return false;
     }
