@@ -62,6 +62,18 @@ impl PodTemplate {
             .unwrap_or_else(|| Value::Object(Map::new()))
     }
 
+    /// The template as it stands, without some fields of its containers.
+    pub fn without(&self, fields: &[&str]) -> Value {
+        let mut template = Value::Object(self.0.clone());
+        for list in ["containers", "initContainers"] {
+            let containers = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
+                container.retain(|field, _| !fields.contains(&field.as_str()));
+            }
+        }
+        template
+    }
+
     /// The labels of the pods. Entries that are no texts are left out; [`Self::parse`] names them.
     pub fn labels(&self) -> BTreeMap<String, String> {
         self.texts("labels")

@@ -246,20 +246,20 @@ fn create(shared: &mut Shared, rt: &mut GangRt, slot: &Slot) -> bool {
         return false;
     }
     // An attempt without an answer may have made it: it is the same pod.
-    let key = ObjectKey::new(rt.key.namespace.clone(), rt.pod_name(slot));
-    let doubt = shared.cluster.not_expected(&key).is_some();
+    let pod = ObjectKey::new(rt.key.namespace.clone(), rt.pod_name(slot));
+    let doubt = shared.cluster.not_expected(&pod).is_some();
     let fits = shared.cluster.free_now(&node).is_some_and(|free| free.fits(&role.requests) > 0);
-    if doubt && fits {
-        shared.doubtful.retain(|(_, pod)| *pod != key);
-    }
     if !fits {
         if doubt {
-            shared.cluster.expect(key, rt.uid.clone(), slot.clone(), node.clone(), role.requests.clone());
+            shared.cluster.expect(pod, rt.uid.clone(), slot.clone(), node.clone(), role.requests.clone());
         }
         wait_for_room(shared, rt, slot, &node);
         return false;
     }
-    let (pod, body) = body(shared, rt, slot, &node, &role);
+    if doubt {
+        shared.doubtful.retain(|(_, other)| *other != pod);
+    }
+    let body = body(shared, rt, slot, &pod, &node, &role);
     shared.cluster.expect(pod.clone(), rt.uid.clone(), slot.clone(), node.clone(), role.requests.clone());
     if let Some(holding) = rt.life.holding_mut() {
         holding.slots.ask(slot);
@@ -341,15 +341,21 @@ fn wait_for_room(shared: &mut Shared, rt: &mut GangRt, slot: &Slot, node: &NodeN
     }
 }
 
-/// Name and JSON of a pod.
-fn body(shared: &Shared, rt: &GangRt, slot: &Slot, node: &NodeName, role: &RolePlan) -> (ObjectKey, Vec<u8>) {
-    let pod = ObjectKey::new(rt.key.namespace.clone(), rt.pod_name(slot));
+/// The JSON of a pod.
+fn body(
+    shared: &Shared,
+    rt: &GangRt,
+    slot: &Slot,
+    pod: &ObjectKey,
+    node: &NodeName,
+    role: &RolePlan,
+) -> Vec<u8> {
     let launcher = &role.launcher;
     let subdomain = launcher.names.every_rank.then(|| names::hosts_service(&rt.key.name, &rt.uid));
     let hostfile =
         launcher.names.hostfile.then(|| names::hostfile(&rt.key.name, &rt.uid, role.world.generation));
     let stamp = Stamp {
-        pod: &pod,
+        pod,
         slot,
         generation: role.world.generation,
         node: Some(node),
@@ -359,6 +365,5 @@ fn body(shared: &Shared, rt: &GangRt, slot: &Slot, node: &NodeName, role: &RoleP
         subdomain: subdomain.as_deref(),
         hostfile: hostfile.as_deref(),
     };
-    let body = role.blueprint.stamp(&stamp);
-    (pod, body)
+    role.blueprint.stamp(&stamp)
 }

@@ -2,7 +2,6 @@
 
 use muster_api::RoleSpec;
 use muster_model::{Millis, ObjectKey, Reason, Slot, UnitId};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::rt::GangRt;
@@ -22,18 +21,9 @@ impl GangRt {
     /// As [`Self::shape_of`], from the template.
     pub fn compute_shape(&self, role: &RoleSpec) -> String {
         let class = self.unfitted.as_ref().ok().and_then(|request| request.classes.first());
-        let mut template = serde_json::to_value(&role.template).unwrap_or_default();
-        for list in ["containers", "initContainers"] {
-            let containers = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
-            for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
-                for field in ["args", "command", "env", "workingDir"] {
-                    container.remove(field);
-                }
-            }
-        }
         let text = serde_json::json!([
             self.key.namespace,
-            template,
+            role.template.without(&["args", "command", "env", "workingDir"]),
             role.devices,
             role.container,
             class.map(|class| &class.resource),

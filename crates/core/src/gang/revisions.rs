@@ -78,16 +78,10 @@ const PLACELESS: [&str; 10] = [
 /// Whether the pods of two templates fit the same places, as far as the templates say.
 fn fit_alike(one: &PodTemplate, other: &PodTemplate) -> bool {
     let placing = |template: &PodTemplate| {
-        let mut template = serde_json::to_value(template).unwrap_or_default();
+        let mut template = template.without(&PLACELESS);
         // Labels stay: by them others' anti-affinity keeps pods away.
         if let Some(meta) = template.get_mut("metadata").and_then(Value::as_object_mut) {
             meta.remove("annotations");
-        }
-        for list in ["containers", "initContainers"] {
-            let containers = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
-            for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
-                container.retain(|field, _| !PLACELESS.contains(&field.as_str()));
-            }
         }
         template
     };

@@ -305,7 +305,8 @@ impl GangRt {
 
     /// Takes in a pod. Returns whether anything follows from it: of a pod that merely begins, only the last matters.
     pub fn see_pod(&mut self, pod: &PodFacts, now: Millis) -> bool {
-        if !self.owns(pod) {
+        let slot = self.slot_of(pod);
+        if slot.is_none() && !self.owns(pod) {
             return false;
         }
         let tally = |life: &Life| life.slots().map(muster_lifecycle::gang::Slots::tally).unwrap_or_default();
@@ -314,7 +315,7 @@ impl GangRt {
             let planned = life.slots().and_then(|slots| slots.get(slot));
             planned.map(|planned| planned.waits().to_owned()).unwrap_or_default()
         };
-        let (planned, stuck) = match self.slot_of(pod) {
+        let (planned, stuck) = match slot {
             Some(slot) => {
                 let said = waits(&self.life, &slot);
                 let planned = self.life.observe(&slot, &sight(pod), now);

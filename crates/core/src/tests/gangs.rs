@@ -292,107 +292,6 @@ fn a_pod_whose_gang_is_gone_is_let_go() {
     assert_eq!(count(&asked, let_go), 1, "{asked:?}");
 }
 
-/// The first role of a gang with another template under another name, the one before kept.
-fn revised(gang: &mut Value, change: impl FnOnce(&mut Value)) {
-    let role = &mut gang["spec"]["roles"][0];
-    role["revisions"] = json!([{ "name": "1", "template": role["template"] }]);
-    role["revision"] = json!("2");
-    change(&mut role["template"]["spec"]["containers"][0]);
-}
-
-fn created(asked: &[Want]) -> Vec<(String, Value)> {
-    let bodies = asked.iter().filter_map(|want| match want {
-        Want::CreatePod { body, .. } => Some(serde_json::from_slice::<Value>(body).unwrap()),
-        _ => None,
-    });
-    let seen = |pod: Value| {
-        let revision = pod["metadata"]["labels"]["muster.dev/revision"].as_str().unwrap().to_owned();
-        (revision, pod["spec"]["containers"][0].clone())
-    };
-    bodies.map(seen).collect()
-}
-
-/// A unit that starts anew takes a template that fits its place, and keeps its own where the newer one does not: that one
-/// waits for a new placement, and the status says so.
-#[test]
-fn a_template_that_needs_another_place_waits_for_it() {
-    for (field, value, expected) in
-        [("image", json!("example/two"), "2"), ("resources", json!({ "requests": { "cpu": "3" } }), "1")]
-    {
-        let mut table = Table::new(2);
-        table.submit_with("gang", 2, &json!({ "outcome": { "policy": "Never" } }));
-        table.settle(5_000);
-        table.run_all();
-        table.settle(5_000);
-        table.edit_gang("gang", |gang| revised(gang, |container| container[field] = value.clone()));
-        let asked = table.settle(60_000);
-        assert_eq!(count(&asked, is_creation), 0, "the edit of {field} alone restarts nothing");
-        let conditions = table.gangs["gang"]["status"]["conditions"].to_string();
-        let says =
-            if expected == "2" { "is used when their pods start anew" } else { "asks for another place" };
-        assert!(conditions.contains(says), "{conditions}");
-        let failed = table.first_pod();
-        table.end(&failed, 1);
-        let made = created(&table.settle(60_000));
-        assert_eq!(made.len(), 1, "{made:?}");
-        assert_eq!(made[0].0, expected, "{field}");
-        assert_eq!(made[0].1[field] == value, expected == "2", "{made:?}");
-        // Placed anew, it takes what its specification says.
-        table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(true));
-        table.settle(60_000);
-        table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(false));
-        let made = created(&table.settle(120_000));
-        assert_eq!(made.len(), 2, "{made:?}");
-        assert!(
-            made.iter().all(|(revision, container)| revision == "2" && container[field] == value),
-            "{made:?}"
-        );
-    }
-}
-
-/// A pod that waits for the room of an old one is looked at when something of its node changes, and not before: a dead
-/// node's pods may hang for minutes.
-#[test]
-fn waiting_for_room_costs_nothing() {
-    let mut table = Table::new(2);
-    table.submit("gang", 2);
-    table.settle(2_000);
-    table.run_all();
-    table.settle(5_000);
-    let old: Vec<(String, Vec<u8>)> = table.pods.clone().into_iter().collect();
-    let hangs = |want: &Want| {
-        matches!(want, Want::EndPod { .. }).then_some(Outcome::Done { version: None, uid: None })
-    };
-    table.end(&old[0].0, 1);
-    table.tell(Event::Pod(Change::Set(leaving(&old[1].1, &old[1].0))));
-    table.settle_but(5_000, hangs);
-    assert_eq!(table.gangs["gang"]["status"]["lastGeneration"], 2, "{}", table.gangs["gang"]["status"]);
-    let mut turns = 0;
-    for _ in 0..10_000 {
-        table.now += 1;
-        if table.core.next_wake().is_some_and(|due| due <= table.now) {
-            turns += 1;
-            table.core.advance(table.now);
-            for ticket in table.core.take(table.now) {
-                let outcome = hangs(&ticket.want).unwrap_or_else(|| table.perform(&ticket.want));
-                table.answer(&ticket, outcome);
-            }
-        }
-    }
-    assert!(turns < 30, "{turns} turns in ten seconds");
-    // When it lasts, the status says so, once.
-    let asked = table.settle_but(90_000, hangs);
-    let status = &table.gangs["gang"]["status"];
-    let message = status["message"].as_str().unwrap();
-    assert_eq!(status["reason"], "NotStarting", "{status}");
-    assert!(message.contains("room on node node-1") && message.contains("out-of-service"), "{message}");
-    assert_eq!(count(&asked, |want| matches!(want, Want::WriteGang { .. })), 1, "{asked:?}");
-    // It has the place as soon as that is free.
-    table.tell(Event::Pod(Change::Gone(ObjectKey::new("space", old[1].0.clone()), Uid(old[1].0.clone()))));
-    let asked = table.settle(100);
-    assert_eq!(count(&asked, is_creation), 1, "{asked:?}");
-}
-
 /// What comes to light while pods are being created is looked at at once, though nothing else happens for minutes.
 #[test]
 fn a_node_that_is_lost_to_a_creation_is_replaced_at_once() {
@@ -516,36 +415,6 @@ fn phases_of_a_newer_version_are_counted_as_one() {
     assert_eq!(phases, [("Running".to_owned(), 1), ("Unknown".to_owned(), 2)]);
 }
 
-/// A pod of somebody else on a node.
-fn foreign(name: &str, on: &str) -> SeenPod {
-    serde_json::from_value(json!({
-        "metadata": { "name": name, "namespace": "space", "uid": name },
-        "spec": { "nodeName": on, "containers": [{ "name": "it", "resources": { "requests": { "cpu": "4" } } }] },
-        "status": { "phase": "Running" },
-    }))
-    .unwrap()
-}
-
-/// A pod whose creation got no answer is there although another took the room meanwhile: it waits for none, and once it
-/// runs the status says so.
-#[test]
-fn a_pod_that_is_there_waits_for_no_room() {
-    let mut table = Table::new(1);
-    table.submit("gang", 1);
-    let creation = table.until(is_creation);
-    let Want::CreatePod { pod, body, .. } = Want::clone(&creation.want) else { unreachable!() };
-    table.answer(&creation, Outcome::Transient("no answer".into()));
-    table.tell(Event::Pod(Change::Set(foreign("other", "node-0"))));
-    let asked = table.settle(50_000);
-    assert_eq!(count(&asked, is_creation), 0, "{asked:?}");
-    assert!(table.gangs["gang"]["status"]["message"].as_str().unwrap().contains("waits for room"));
-    // The watch was late.
-    table.tell(Event::Pod(Change::Set(running(&body, &pod.name))));
-    table.settle(60_000);
-    let status = &table.gangs["gang"]["status"];
-    assert_eq!((&status["phase"], &status["reason"]), (&json!("Running"), &json!("Running")), "{status}");
-}
-
 /// A creation without an answer, whose pod the watch shows: nothing waits to be created, and a gang that runs is not said
 /// to.
 #[test]
@@ -639,24 +508,6 @@ fn a_gang_that_rests_takes_no_place_from_others() {
     assert!(table.plan("other").is_some(), "{}", table.gangs["other"]["status"]);
 }
 
-/// A newer template that no pod can be made of is said to be so, though the plan in force does not need it.
-#[test]
-fn a_newer_template_that_is_wrong_is_not_called_valid() {
-    let mut table = Table::new(1);
-    table.submit("gang", 1);
-    table.settle(5_000);
-    table.run_all();
-    table.settle(5_000);
-    table.edit_gang("gang", |gang| {
-        revised(gang, |container| container["resources"] = json!({ "requests": { "cpu": "a few" } }));
-    });
-    table.settle(5_000);
-    let status = &table.gangs["gang"]["status"];
-    let conditions = status["conditions"].as_array().unwrap();
-    let valid = conditions.iter().find(|condition| condition["type"] == "Valid").unwrap();
-    assert_eq!((&valid["status"], &status["phase"]), (&json!("False"), &json!("Running")), "{status}");
-}
-
 /// Roles may change places in the specification: the pods are those of their roles all the same, for the next leader too.
 #[test]
 fn roles_that_change_places_lose_no_pod() {
@@ -691,25 +542,6 @@ fn roles_that_change_places_lose_no_pod() {
     table.end(&table.first_pod(), 1);
     table.settle(60_000);
     assert_eq!(table.pods.len(), 4, "{:?}", table.pods.keys());
-}
-
-/// A plan that was made before templates had revisions says with the next report which it uses, as a newer template
-/// requires; for that alone nothing is written.
-#[test]
-fn a_plan_of_an_earlier_version_says_its_revisions() {
-    let mut table = Table::new(1);
-    table.submit("gang", 1);
-    table.settle(5_000);
-    table.run_all();
-    table.settle(5_000);
-    table.edit_gang("gang", |gang| drop(gang["status"].as_object_mut().unwrap().remove("revisions")));
-    let writes = |want: &Want| matches!(want, Want::WriteGang { .. });
-    let asked = table.settle(60_000);
-    assert_eq!(count(&asked, writes), 0, "{asked:?}");
-    table.edit_gang("gang", |gang| gang["spec"]["recovery"] = json!({ "maxRestarts": 3 }));
-    table.settle(60_000);
-    let used = json!([{ "role": "worker", "name": "1", "units": 1 }]);
-    assert_eq!(table.gangs["gang"]["status"]["revisions"], used);
 }
 
 /// That the queue of a gang in force is gone is said of its specification, until it is back; once each.
@@ -768,40 +600,4 @@ fn pods_of_roles_that_are_gone_go_too() {
     table.core.start();
     table.settle(60_000);
     assert_eq!(table.pods.keys().collect::<Vec<_>>(), ["gang-uid-ga-0-2-0"]);
-}
-
-/// A plan that a version without revisions wrote last names none, whatever its pods were made from: a name that the
-/// specification does not have would make every write of the gang a change that its rules refuse.
-#[test]
-fn a_template_that_is_not_there_is_named_by_no_status() {
-    let mut table = Table::new(3);
-    table.submit_with("gang", 2, &json!({ "outcome": { "policy": "Never" } }));
-    table.settle(5_000);
-    table.run_all();
-    table.settle(5_000);
-    table.edit_gang("gang", |gang| {
-        gang["spec"]["roles"][0]["revision"] = json!("2");
-        gang["status"].as_object_mut().unwrap().remove("revisions");
-    });
-    let used = json!([{ "role": "worker", "name": "2", "units": 2 }]);
-    table.settle(5_000);
-    assert_eq!(table.gangs["gang"]["status"]["revisions"], used, "the next report");
-    table.end(&table.first_pod(), 1);
-    table.settle(60_000);
-    assert_eq!(table.gangs["gang"]["status"]["revisions"], used, "the next plan");
-}
-
-/// A creation without an answer may have been done. When its plan is over meanwhile, nobody asks again, and its node is not
-/// free for others before the pod must have been seen.
-#[test]
-fn a_pod_that_may_have_been_created_keeps_its_room() {
-    let mut table = Table::new(1);
-    table.submit("gang", 1);
-    let late = table.until(is_creation);
-    table.edit_gang("gang", |gang| gang["spec"]["suspend"] = json!(true));
-    table.settle(5_000);
-    table.answer(&late, Outcome::Transient("timed out".into()));
-    table.submit("next", 1);
-    assert_eq!(count(&table.settle(30_000), is_creation), 0, "the pod may be there");
-    assert_eq!(count(&table.settle(90_000), is_creation), 1, "it never was");
 }

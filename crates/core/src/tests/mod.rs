@@ -8,6 +8,8 @@ mod ends;
 mod gangs;
 mod jobs;
 mod nodes;
+mod revisions;
+mod rooms;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
