@@ -33,8 +33,7 @@ fn what_admission_adds_about_nodes_is_heeded() {
     let sandboxed = |at: usize| {
         let mut node = node(at, true);
         node.0.metadata.labels = Some([("sandbox".to_owned(), "kata".to_owned())].into());
-        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
-        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        taint(&mut node);
         node
     };
     let select = |spec: &mut PodSpec| {
@@ -305,19 +304,11 @@ fn an_answer_about_an_earlier_template_makes_no_basis() {
     let mut table = Table::new(1);
     let tainted = |at: usize| {
         let mut node = node(at, true);
-        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
-        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        taint(&mut node);
         node
     };
     table.tell(Event::Node(Change::Set(tainted(0))));
-    table.admission = Some(|spec| {
-        let toleration = Toleration {
-            key: Some("sandbox".into()),
-            operator: Some("Exists".into()),
-            ..Toleration::default()
-        };
-        spec.tolerations.get_or_insert_default().push(toleration);
-    });
+    table.admission = Some(tolerate);
     table.claims.claims = Claims::Unbound;
     table.submit("gang", 1);
     table.settle(2_000);

@@ -441,18 +441,10 @@ fn what_admission_adds_is_heeded_for_the_next_gang_too() {
     let mut table = Table::new(0);
     for at in 0..2 {
         let mut node = gpu_node(at, "NVIDIA-H100-80GB-HBM3", 8, 0);
-        let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
-        node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+        taint(&mut node);
         table.tell(Event::Node(Change::Set(node)));
     }
-    table.admission = Some(|spec| {
-        let toleration = Toleration {
-            key: Some("sandbox".into()),
-            operator: Some("Exists".into()),
-            ..Toleration::default()
-        };
-        spec.tolerations.get_or_insert_default().push(toleration);
-    });
+    table.admission = Some(tolerate);
     for name in ["first", "second"] {
         let role = json!([{
             "name": "worker", "units": { "min": 1, "max": 1 }, "devices": 8,

@@ -594,3 +594,16 @@ fn is_creation(want: &Want) -> bool {
 fn count(asked: &[Want], which: impl Fn(&Want) -> bool) -> usize {
     asked.iter().filter(|want| which(want)).count()
 }
+
+/// The taint that [`tolerate`] lets pods bear.
+fn taint(node: &mut SeenNode) {
+    let taint = json!([{ "key": "sandbox", "value": "kata", "effect": "NoSchedule" }]);
+    node.0.spec.get_or_insert_default().taints = serde_json::from_value(taint).unwrap();
+}
+
+/// Admission that adds a toleration.
+fn tolerate(spec: &mut PodSpec) {
+    let toleration =
+        Toleration { key: Some("sandbox".into()), operator: Some("Exists".into()), ..Toleration::default() };
+    spec.tolerations.get_or_insert_default().push(toleration);
+}
